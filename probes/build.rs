@@ -1,1 +1,52 @@
-fn main() {}
+//! Compiles the shared object for Python children with the same compiler and
+//! puts it into OUT_DIR, where the binary embeds it. A nested Cargo.toml would
+//! be dropped by `cargo package`; a call of $RUSTC is not.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Everything that the root includes by `#[path]`.
+const SOURCES: [&str; 6] = [
+    "probes/pyprobe.rs",
+    "probes/channel.rs",
+    "probes/session.rs",
+    "probes/wire.rs",
+    "src/nccl/table.rs",
+    "src/nccl/witness.rs",
+];
+
+fn main() {
+    println!("cargo::rerun-if-changed=probes");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    if variable("CARGO_CFG_TARGET_ENV") != "gnu" {
+        println!(
+            "cargo::error=nccldiag needs a glibc target (such as x86_64-unknown-linux-gnu): \
+             it loads NVIDIA's libnccl.so.2, which exists for glibc only"
+        );
+        return;
+    }
+    let out = PathBuf::from(variable("OUT_DIR")).join("libnccldiag_probe.so");
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc
+        .args(["--edition", "2024", "--crate-name", "nccldiag_probe", "--crate-type", "cdylib"])
+        .args(["--target", &variable("TARGET")])
+        .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols"])
+        .args([SOURCES[0], "-o"])
+        .arg(&out);
+    if let Ok(linker) = env::var("RUSTC_LINKER") {
+        rustc.arg("-C").arg(format!("linker={linker}"));
+    }
+    match rustc.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => println!("cargo::error=compile probes/pyprobe.rs: rustc ended with {status}"),
+        Err(error) => println!("cargo::error=compile probes/pyprobe.rs: start rustc: {error}"),
+    }
+}
+
+/// A variable that cargo always sets for a build script.
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_default()
+}

@@ -11,6 +11,13 @@ compile_error!(
      it loads NVIDIA's libnccl.so.2, which exists for glibc only"
 );
 
+pub mod cli;
+pub mod commands;
+pub mod exit;
+pub mod launch;
 pub mod model;
 pub mod nccl;
+#[path = "../probes/mod.rs"]
+pub mod probes;
 pub mod process;
+pub mod render;

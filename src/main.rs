@@ -1,1 +1,42 @@
-fn main() {}
+//! Parses the command line, dispatches, and turns the result into an exit code.
+
+use clap::Parser;
+use nccldiag::cli::{Cli, Command};
+use nccldiag::exit::{Exit, UsageError};
+use nccldiag::{commands, probes};
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let words: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
+    if let Some(result) = probes::native::dispatch(&words) {
+        return report(result.map(|()| ExitCode::SUCCESS));
+    }
+    let result = match Cli::parse().command {
+        Command::EnvCheck(options) => commands::env_check::run(*options),
+        Command::Cache(options) => commands::cache::run(options),
+    };
+    report(result)
+}
+
+/// Errors go to stderr with their causes. A reader that closed the pipe is no
+/// error of ours.
+fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
+    let error = match result {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    let broken_pipe = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe);
+    if broken_pipe {
+        return Exit::Ran.into();
+    }
+    anstream::eprintln!("nccldiag: {}", nccldiag::render::escape(&format!("{error:#}")));
+    match error.downcast_ref::<UsageError>() {
+        Some(_) => Exit::Usage.into(),
+        None => Exit::CouldNotRun.into(),
+    }
+}

@@ -1,6 +1,12 @@
 //! Plain data that flows between the stages. No input or output happens here
 //! and nothing is decided here.
 
+mod env_check;
+mod finding;
 mod value;
 
+pub use env_check::{
+    EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
+};
+pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};

@@ -1,0 +1,117 @@
+//! Turns verdicts into findings: one for each kind of loss and cause, with
+//! every path that it was seen on.
+
+use super::{LaunchPath, values};
+use crate::model::{Code, Finding, Latched, Observation, PathResult, Seen};
+use crate::nccl::Image;
+
+/// What the texts need to know besides the observations.
+pub struct Context<'a> {
+    /// The library's own knowledge of names, when there is one.
+    pub image: Option<&'a Image>,
+    /// The built-in paths that were asked for.
+    pub paths: &'a [&'static LaunchPath],
+}
+
+/// The findings of these results, by severity and number.
+pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
+    let mut list: Vec<Finding> = Vec::new();
+    for result in results {
+        let path = context.paths.iter().find(|p| p.id == result.id).copied();
+        for observation in &result.observations {
+            let Some(code) = observation.finding else { continue };
+            let (message, fix) = texts(code, observation, path, context);
+            let place = format!("{}/{}", result.id, observation.set_in);
+            add(&mut list, code, message, fix, place);
+        }
+    }
+    list.sort_by(|a, b| b.severity.cmp(&a.severity).then(a.code.cmp(&b.code)));
+    list
+}
+
+fn add(list: &mut Vec<Finding>, code: Code, message: String, fix: String, place: String) {
+    let same = list.iter_mut().find(|f| f.code == code && f.message == message && f.fix == fix);
+    match same {
+        Some(finding) if finding.places.contains(&place) => {}
+        Some(finding) => finding.places.push(place),
+        None => list.push(Finding {
+            code,
+            severity: code.severity(),
+            message,
+            fix,
+            places: vec![place],
+        }),
+    }
+}
+
+/// Cause and cure of one observation.
+fn texts(
+    code: Code,
+    o: &Observation,
+    path: Option<&LaunchPath>,
+    context: &Context,
+) -> (String, String) {
+    let name = &o.variable;
+    match code {
+        Code::ParsedDifferently => parsed_differently(o),
+        Code::UnknownVariable => unknown(name, context.image),
+        Code::NotRead => (
+            format!("{name} was delivered, but ncclGetUniqueId does not read it"),
+            "NCCL reads it later, such as at communicator init: check a running job".into(),
+        ),
+        Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
+        Code::SetAfterLatched => (
+            "the value was set after NCCL had read and cached the variable".into(),
+            cure(path, "set it before the first NCCL call of the process"),
+        ),
+        _ => (
+            cause(path, "the launcher did not hand on this value"),
+            cure(path, "give the variable to the launcher explicitly"),
+        ),
+    }
+}
+
+const CANNOT_TELL: &str =
+    "run as the same user as the process or as root, and see the reason given";
+
+fn cause(path: Option<&LaunchPath>, otherwise: &str) -> String {
+    path.map_or(otherwise, |p| p.cause).to_owned()
+}
+
+fn cure(path: Option<&LaunchPath>, otherwise: &str) -> String {
+    path.map_or(otherwise, |p| p.cure).to_owned()
+}
+
+fn parsed_differently(o: &Observation) -> (String, String) {
+    let text = o.expected.value().map(String::from_utf8_lossy).unwrap_or_default();
+    let number = match o.latched {
+        Latched::Value(n) => n.to_string(),
+        _ => "another number".into(),
+    };
+    (
+        format!("NCCL parsed {}={text} to {number}: it drops what strtoll does not take", o.variable),
+        "write a plain integer, such as 8388608 for 8M".into(),
+    )
+}
+
+fn unknown(name: &str, image: Option<&Image>) -> (String, String) {
+    let fix = match image.and_then(|i| i.suggest(name)) {
+        Some(near) => format!("did you mean {near}?"),
+        None => "check the name against the documentation of this NCCL version".into(),
+    };
+    (format!("this NCCL knows no variable {name}"), fix)
+}
+
+fn why_unreadable(o: &Observation) -> String {
+    for seen in [&o.live, &o.exec] {
+        if let Seen::Unreadable(why) = seen {
+            return why.to_string();
+        }
+    }
+    "a view is missing".into()
+}
+
+/// Whether these are the built-in canaries.
+pub fn is_canary(name: &str) -> bool {
+    name == values::INTEGER || name == values::STRING
+}

@@ -1,0 +1,186 @@
+//! The private folder of one run: made where a child may use it, locked while
+//! its driver lives, removed at the end, and removed by the next run when the
+//! driver was killed.
+
+use anyhow::{Context, Result, bail};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "nccldiag-run-";
+const LOCK: &str = "lock";
+
+/// The shared object that Python children load.
+const PROBE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_probe.so"));
+/// The Python probe.
+const PROBE_SCRIPT: &str = include_str!("../../probes/python/probe.py");
+
+/// A folder that disappears with its owner.
+pub struct RunFolder {
+    path: PathBuf,
+    _lock: File,
+    /// Why better places could not be used, one line each.
+    pub notes: Vec<String>,
+}
+
+impl RunFolder {
+    /// Makes the folder in $TMPDIR, or where that cannot be used in /tmp,
+    /// /dev/shm, $XDG_RUNTIME_DIR or /var/tmp, and puts the probes into it.
+    ///
+    /// # Errors
+    /// None of these places can be used; the reasons are all named.
+    pub fn create() -> Result<Self> {
+        let mut notes = Vec::new();
+        for base in bases() {
+            match Self::create_in(&base) {
+                Ok(folder) => return Ok(Self { notes, ..folder }),
+                Err(error) => notes.push(format!("{} cannot be used: {error:#}", base.display())),
+            }
+        }
+        bail!(
+            "no place for the probes' files: {}; name a writable directory without noexec in TMPDIR",
+            notes.join("; ")
+        )
+    }
+
+    fn create_in(base: &Path) -> Result<Self> {
+        let flags = statvfs(base).context("ask about its file system")?.flags();
+        if flags.contains(FsFlags::ST_NOEXEC) {
+            bail!("it is mounted noexec, and Python children load a shared object from there");
+        }
+        let unique = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{}-", std::process::id()))
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            .tempdir_in(base)
+            .context("create a folder")?
+            .keep();
+        let lock = File::create(unique.join(LOCK)).context("create a lock file")?;
+        lock.lock().context("lock its lock file")?;
+        let folder = Self { path: unique, _lock: lock, notes: Vec::new() };
+        folder.write(&folder.probe_library(), PROBE_LIBRARY)?;
+        folder.write(&folder.script(), PROBE_SCRIPT.as_bytes())?;
+        folder.write(&folder.empty_conf(), b"")?;
+        Ok(folder)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| format!("create {}", path.display()))?;
+        file.write_all(bytes).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Makes a launch's folder, with a home directory inside.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn launch(&self, number: usize) -> Result<PathBuf> {
+        let path = self.path.join(number.to_string());
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .recursive(true)
+            .create(path.join("home"))
+            .with_context(|| format!("create {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The driver's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("s")
+    }
+
+    /// The shared object for Python children.
+    pub fn probe_library(&self) -> PathBuf {
+        self.path.join("libnccldiag_probe.so")
+    }
+
+    /// The Python probe, alone in a folder, because Python puts a script's
+    /// folder on sys.path.
+    pub fn script(&self) -> PathBuf {
+        self.path.join("nccldiag_probe.py")
+    }
+
+    /// A conf file without a line.
+    pub fn empty_conf(&self) -> PathBuf {
+        self.path.join("empty.conf")
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // The next run removes what could not be removed now.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn bases() -> Vec<PathBuf> {
+    let mut list = vec![std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()];
+    list.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
+    list.push("/var/tmp".into());
+    let mut seen = Vec::new();
+    list.retain(|p| p.is_absolute() && !seen.contains(p) && { seen.push(p.clone()); true });
+    list
+}
+
+/// Removes the folders of runs whose driver is dead: ours by owner, and their
+/// lock can be had.
+pub fn remove_dead_runs() {
+    for base in bases() {
+        let entries = fs::read_dir(&base).into_iter().flatten().flatten();
+        for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX)) {
+            remove_if_dead(&entry.path());
+        }
+    }
+}
+
+fn remove_if_dead(path: &Path) {
+    let Ok(meta) = fs::symlink_metadata(path) else { return };
+    if !meta.is_dir() || meta.uid() != nix::unistd::geteuid().as_raw() {
+        return;
+    }
+    // Opened without following a link: the name was read from a shared folder.
+    let lock = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path.join(LOCK));
+    let dead = match lock {
+        Ok(file) => file.try_lock().is_ok(),
+        // Killed between making the folder and its lock, unless it is so young
+        // that its driver may be about to make it.
+        Err(_) => meta.modified().is_ok_and(|t| t.elapsed().is_ok_and(|age| age.as_secs() > 60)),
+    };
+    if dead {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_a_dead_run_is_removed_and_one_in_use_stays() {
+        let base = tempfile::tempdir().expect("temp folder");
+        let alive = RunFolder::create_in(base.path()).expect("a usable folder");
+        let dead = base.path().join(format!("{PREFIX}1-x"));
+        fs::create_dir(&dead).expect("create");
+        fs::write(dead.join(LOCK), "").expect("create its lock");
+        remove_if_dead(&dead);
+        remove_if_dead(alive.path());
+        assert!(!dead.exists());
+        assert!(alive.path().exists());
+        let path = alive.path().to_owned();
+        drop(alive);
+        assert!(!path.exists());
+    }
+}

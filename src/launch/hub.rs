@@ -1,0 +1,103 @@
+//! The driver's end of the socket: accepts probes and parents, learns their
+//! process ids from the kernel, and hands each to the launch that waits for it.
+
+use crate::probes::channel::{RELEASE, read_message};
+use crate::probes::wire::Fields;
+use anyhow::{Context, Result};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// A process that reported. It stays alive until it is released; dropping this
+/// ends it.
+pub struct Arrival {
+    /// Its process id in our namespace.
+    pub pid: i32,
+    /// What it said.
+    pub fields: Fields,
+    stream: UnixStream,
+}
+
+impl Arrival {
+    /// Lets the process go on to its normal end.
+    pub fn release(mut self) {
+        // A process that is gone needs no release.
+        let _ = self.stream.write_all(&[RELEASE]);
+    }
+}
+
+type Waiting = Arc<Mutex<HashMap<String, Sender<Arrival>>>>;
+
+/// The listening end.
+pub struct Hub {
+    waiting: Waiting,
+}
+
+impl Hub {
+    /// Binds the socket and starts to accept.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn listen(socket: &Path) -> Result<Self> {
+        let listener =
+            bind_any_length(socket).with_context(|| format!("listen on {}", socket.display()))?;
+        let waiting = Waiting::default();
+        let shared = Arc::clone(&waiting);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let shared = Arc::clone(&shared);
+                // A connection that says nothing must not keep others waiting.
+                thread::spawn(move || receive(stream, &shared));
+            }
+        });
+        Ok(Self { waiting })
+    }
+
+    /// The processes that will report for this launch.
+    pub fn expect(&self, launch: &str) -> Receiver<Arrival> {
+        let (to, from) = channel();
+        lock(&self.waiting).insert(launch.to_owned(), to);
+        from
+    }
+
+    /// Takes no more reports for this launch.
+    pub fn forget(&self, launch: &str) {
+        lock(&self.waiting).remove(launch);
+    }
+}
+
+fn lock(
+    waiting: &Waiting,
+) -> std::sync::MutexGuard<'_, HashMap<String, Sender<Arrival>>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn receive(mut stream: UnixStream, waiting: &Waiting) {
+    let Ok(Some(fields)) = read_message(&mut stream) else { return };
+    let Ok(peer) = getsockopt(&stream, PeerCredentials) else { return };
+    let Some(launch) = fields.text("launch") else { return };
+    let to = lock(waiting).get(launch).cloned();
+    if let Some(to) = to {
+        // When nobody waits any more the stream closes, which ends the process.
+        let _ = to.send(Arrival { pid: peer.pid(), fields, stream });
+    }
+}
+
+/// `sun_path` holds 107 bytes: a longer path is bound through its folder's
+/// descriptor.
+fn bind_any_length(socket: &Path) -> std::io::Result<UnixListener> {
+    if socket.as_os_str().len() < 108 {
+        return UnixListener::bind(socket);
+    }
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+    };
+    let folder = std::fs::File::open(folder)?;
+    UnixListener::bind(format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), name.display()))
+}

@@ -1,0 +1,234 @@
+//! Looks at one arrived probe from outside, with the readers that serve any
+//! process: E from /proc, L from target memory, N from libnccl's own data.
+//! Only what exists nowhere else (which strings NCCL asked for, what Python's
+//! mapping holds) is taken from the probe's report.
+
+use super::values::Values;
+use super::verdict::{Evidence, judge};
+use super::{Set, hub::Arrival};
+use crate::model::{Latched, Observation, Place, Seen, Unreadable};
+use crate::nccl::{ImageCache, xray};
+use crate::probes::wire::Fields;
+use crate::process::{self, EnvBlock};
+
+/// Everything seen of one probe.
+pub struct Sighting {
+    exec: Result<EnvBlock, Unreadable>,
+    live: Result<EnvBlock, Unreadable>,
+    latched: LatchedView,
+    reads: Reads,
+    mapping: Vec<Vec<u8>>,
+    parent: Option<ParentSighting>,
+    /// What NCCL itself complained about.
+    pub nccl_error: Option<String>,
+}
+
+/// Where N comes from.
+enum LatchedView {
+    /// Read from outside.
+    Outside(xray::LatchedSet),
+    /// As a probe out of our reach read it from itself: `NAME=JSON`.
+    Told(Vec<(String, Latched)>),
+    /// Not at all.
+    Unreadable(Unreadable),
+}
+
+/// What NCCL's `getenv` was asked and answered.
+enum Reads {
+    Witnessed(Fields),
+    Unwitnessed(Unreadable),
+}
+
+/// A Python parent: its mapping against its live environ.
+struct ParentSighting {
+    mapping: Vec<Vec<u8>>,
+    live: Result<EnvBlock, Unreadable>,
+}
+
+impl Sighting {
+    /// Reads the views of a process that waits to be observed.
+    pub fn of(probe: &Arrival, parent: Option<&Arrival>, images: &ImageCache) -> Self {
+        let told = &probe.fields;
+        let parent = parent.map(|p| ParentSighting {
+            mapping: mapping(&p.fields),
+            live: process::live_environ(p.pid),
+        });
+        Self {
+            exec: process::exec_block(probe.pid).or_else(|why| told_or(told, "exec", why)),
+            live: process::live_environ(probe.pid).or_else(|why| told_or(told, "live", why)),
+            latched: read_latched(probe.pid, told, images),
+            reads: Reads::from(told),
+            mapping: mapping(told),
+            parent,
+            nccl_error: told.text("error").map(str::to_owned),
+        }
+    }
+
+    /// What a probe that nobody could observe from outside says of itself.
+    pub fn told(told: &Fields) -> Self {
+        let missing = || Unreadable::new("the probe did not say");
+        Self {
+            exec: told_or(told, "exec", missing()),
+            live: told_or(told, "live", missing()),
+            latched: told_latched(told).unwrap_or_else(|| LatchedView::Unreadable(missing())),
+            reads: Reads::from(told),
+            mapping: mapping(told),
+            parent: None,
+            nccl_error: told.text("error").map(str::to_owned),
+        }
+    }
+
+    /// One observation for each place that was set and each variable.
+    pub fn observations(&self, launch: &[Set], values: &Values) -> Vec<Observation> {
+        let all: Vec<(Place, String, Vec<u8>)> = launch
+            .iter()
+            .flat_map(|&s| values.of(s).into_iter().map(move |(n, v)| (s.place, n, v)))
+            .collect();
+        (0..all.len()).map(|i| self.observation(i, &all)).collect()
+    }
+
+    fn observation(&self, index: usize, all: &[(Place, String, Vec<u8>)]) -> Observation {
+        let (place, name, expected) = &all[index];
+        let rivals: Vec<_> = all
+            .iter()
+            .enumerate()
+            .filter(|(i, (_, n, v))| *i != index && n == name && v != expected)
+            .map(|(_, (place, _, value))| (*place, value.clone()))
+            .collect();
+        let exec = seen(&self.exec, name);
+        let live = seen(&self.live, name);
+        let latched = self.latched(name);
+        let read = self.reads.last(name);
+        let (verdict, finding) = judge(&Evidence {
+            place: *place,
+            expected,
+            rivals: &rivals,
+            exec: &exec,
+            exec_damaged: self.exec.as_ref().is_ok_and(EnvBlock::looks_overwritten),
+            live: &live,
+            latched: &latched,
+            read: &read,
+            in_mapping: self.in_mapping(name, expected),
+        });
+        Observation {
+            variable: name.clone(),
+            set_in: *place,
+            expected: Seen::Value(expected.clone()),
+            exec,
+            live,
+            latched,
+            read,
+            effect: None,
+            verdict,
+            finding,
+        }
+    }
+
+    fn latched(&self, name: &str) -> Latched {
+        match &self.latched {
+            LatchedView::Outside(set) => set.get(name),
+            LatchedView::Told(list) => list
+                .iter()
+                .find(|(n, _)| n == name)
+                .map_or(Latched::NoSuchParameter, |(_, latched)| latched.clone()),
+            LatchedView::Unreadable(why) => Latched::Unreadable(why.clone()),
+        }
+    }
+
+    /// Python's mapping has the value and libc of the same process does not.
+    fn in_mapping(&self, name: &str, expected: &[u8]) -> bool {
+        let wanted = [name.as_bytes(), b"=", expected].concat();
+        let parent = self.parent.iter().any(|p| {
+            p.mapping.contains(&wanted)
+                && p.live.as_ref().is_ok_and(|l| l.get(name.as_bytes()) != Some(expected))
+        });
+        parent || self.mapping.contains(&wanted)
+    }
+}
+
+impl Reads {
+    fn from(told: &Fields) -> Self {
+        if let Some(why) = told.text("unwitnessed") {
+            return Self::Unwitnessed(Unreadable::new(why));
+        }
+        if told.first("version").is_none() {
+            return Self::Unwitnessed(Unreadable::new("NCCL was not called"));
+        }
+        Self::Witnessed(told.clone())
+    }
+
+    /// The last answer: a string is not cached, so it is the one in force.
+    fn last(&self, name: &str) -> Seen {
+        let told = match self {
+            Self::Unwitnessed(why) => return Seen::Unreadable(why.clone()),
+            Self::Witnessed(told) => told,
+        };
+        let value = told.assignments("read").filter(|(n, _)| *n == name.as_bytes()).last();
+        match value {
+            Some((_, value)) => Seen::Value(value.to_vec()),
+            None if told.all("unset").any(|n| n == name.as_bytes()) => Seen::Absent,
+            None => Seen::Unreadable(Unreadable::new("NCCL did not ask for it")),
+        }
+    }
+}
+
+fn mapping(told: &Fields) -> Vec<Vec<u8>> {
+    told.all("mapping").map(<[u8]>::to_vec).collect()
+}
+
+fn seen(block: &Result<EnvBlock, Unreadable>, name: &str) -> Seen {
+    match block {
+        Err(why) => Seen::Unreadable(why.clone()),
+        Ok(block) => {
+            block.get(name.as_bytes()).map_or(Seen::Absent, |v| Seen::Value(v.to_vec()))
+        }
+    }
+}
+
+/// The view that a remote probe read of itself, as `exec=NAME=VALUE` entries
+/// after `has-exec`; when it told none, its own reason or ours.
+fn told_or(told: &Fields, view: &str, why: Unreadable) -> Result<EnvBlock, Unreadable> {
+    if told.first(&format!("has-{view}")).is_none() {
+        return Err(told.text(&format!("no-{view}")).map_or(why, Unreadable::new));
+    }
+    let bytes = told.all(view).collect::<Vec<_>>().join(&0);
+    Ok(EnvBlock::parse(&bytes))
+}
+
+/// N as a probe read it from itself: `latched=NAME=JSON`, or `no-latched=why`.
+fn told_latched(told: &Fields) -> Option<LatchedView> {
+    if let Some(why) = told.text("no-latched") {
+        return Some(LatchedView::Unreadable(Unreadable::new(why)));
+    }
+    let list = told.assignments("latched").filter_map(|(name, json)| {
+        let name = std::str::from_utf8(name).ok()?;
+        Some((name.to_owned(), serde_json::from_slice(json).ok()?))
+    });
+    let list: Vec<_> = list.collect();
+    (!list.is_empty()).then_some(LatchedView::Told(list))
+}
+
+fn read_latched(pid: i32, told: &Fields, images: &ImageCache) -> LatchedView {
+    if told.first("version").is_none() {
+        let why = told.text("error").unwrap_or("no libnccl was given to the probe");
+        return LatchedView::Unreadable(Unreadable::new(why));
+    }
+    match latched_from_outside(pid, images) {
+        Ok(set) => LatchedView::Outside(set),
+        Err(why) => told_latched(told).unwrap_or(LatchedView::Unreadable(why)),
+    }
+}
+
+/// N of a process with exactly one libnccl (the first, when there are several).
+///
+/// # Errors
+/// No libnccl is mapped, it has no symbols, or the memory cannot be read.
+pub fn latched_from_outside(
+    pid: i32,
+    images: &ImageCache,
+) -> Result<xray::LatchedSet, Unreadable> {
+    let loaded = xray::loaded(pid, images)?;
+    let first =
+        loaded.first().ok_or_else(|| Unreadable::new("no libnccl is loaded in this process"))?;
+    xray::latched(pid, first)
+}

@@ -1,0 +1,183 @@
+//! The result of `env-check`, which is also its JSON
+//! (`"schema": "nccldiag/env-check/1"`).
+
+use super::{Code, Finding, Latched, Seen};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The value of the `schema` field.
+pub const SCHEMA: &str = "nccldiag/env-check/1";
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$item_doc])* #[serde(rename = $word)] $variant,)*
+        }
+
+        impl $name {
+            /// Every member, in order.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The word used in tables, JSON and on the command line.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = ();
+
+            fn from_str(text: &str) -> Result<Self, ()> {
+                Self::ALL.iter().find(|m| m.word() == text).copied().ok_or(())
+            }
+        }
+    };
+}
+
+words! {
+    /// Where a variable is set.
+    Place {
+        /// Exported in the shell that starts everything.
+        Shell = "shell",
+        /// By the parent just before it starts the child.
+        Parent = "parent",
+        /// In the child itself.
+        Child = "child",
+        /// In a Python site file.
+        Site = "site",
+        /// In an nccl.conf file.
+        Conf = "conf",
+        /// By the launching call or tool itself: an envp list, a Makefile line.
+        Launcher = "launcher",
+    }
+}
+
+words! {
+    /// What became of one setting.
+    Verdict {
+        /// In the exec block, live, and (where NCCL caches it) latched.
+        Delivered = "delivered",
+        /// Absent from the exec block, yet live: set inside the process.
+        LiveOnly = "live_only",
+        /// Live and right, but the exec block was destroyed by a process title.
+        ExecOverwritten = "exec_overwritten",
+        /// In the exec block; the live environ has another value or none.
+        ChangedAfterExec = "changed_after_exec",
+        /// Another setting on the same way won.
+        Overwritten = "overwritten",
+        /// Neither in the exec block nor live.
+        NeverDelivered = "never_delivered",
+        /// Live, but NCCL had latched another value before.
+        SetAfterLatched = "set_after_latched",
+        /// Only Python's mapping of the environment has it.
+        MappingOnly = "mapping_only",
+        /// NCCL made another number of the text.
+        ParsedDifferently = "parsed_differently",
+        /// Delivered, and this NCCL knows no such variable.
+        UnknownVariable = "unknown_variable",
+        /// A view that the verdict needs could not be read.
+        CannotTell = "cannot_tell",
+    }
+}
+
+words! {
+    /// Whether a launch path was tried.
+    Status {
+        /// A probe was observed on every launch of this path.
+        Ran = "ran",
+        /// Not tried; the reason says why.
+        Skipped = "skipped",
+        /// Tried; no probe could be observed on at least one launch.
+        Failed = "failed",
+    }
+}
+
+words! {
+    /// The groups that launch paths are shown in.
+    Family {
+        /// System calls and libc functions.
+        Exec = "exec",
+        /// Shells and common tools.
+        Shell = "shell",
+        /// Python's ways to start a process.
+        Python = "python",
+        /// Python files that run at start-up.
+        Site = "site",
+        /// NCCL's own conf files.
+        Conf = "conf",
+        /// The command that the user gave after `--`.
+        Custom = "custom",
+    }
+}
+
+/// The whole result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EnvCheck {
+    /// Always [`SCHEMA`].
+    pub schema: String,
+    /// The library that the probes loaded, if any.
+    pub nccl: NcclUsed,
+    /// One entry for each launch path asked for, in the order of the list.
+    pub paths: Vec<PathResult>,
+    /// What follows from them.
+    pub findings: Vec<Finding>,
+}
+
+/// The library that the probes loaded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NcclUsed {
+    /// Its file; absent when N was not checked.
+    pub path: Option<String>,
+    /// As its own banner has it: `2.27.7`.
+    pub version: Option<String>,
+    /// Whether the file has the symbols that reading N needs.
+    pub symbols: bool,
+}
+
+/// What was seen on one launch path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathResult {
+    /// The path's stable name.
+    pub id: String,
+    /// Its group.
+    pub family: Family,
+    /// Whether it was tried.
+    pub status: Status,
+    /// Why it was skipped or failed.
+    pub reason: Option<String>,
+    /// One for each place, variable and observed process.
+    pub observations: Vec<Observation>,
+}
+
+/// One variable, set in one place, in one observed process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// Its name.
+    pub variable: String,
+    /// Where it was set.
+    pub set_in: Place,
+    /// The value that was set there.
+    pub expected: Seen,
+    /// View E.
+    pub exec: Seen,
+    /// View L.
+    pub live: Seen,
+    /// View N.
+    pub latched: Latched,
+    /// What NCCL's first `getenv` of this name was answered.
+    pub read: Seen,
+    /// What NCCL then chose; nothing yet without a communicator.
+    pub effect: Option<String>,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The finding that explains a verdict other than `delivered`.
+    pub finding: Option<Code>,
+}
