@@ -1,2 +1,4 @@
 //! What this tool knows about NCCL: finding a library, reading its file,
 //! opening it, and reading what it latched in a running process.
+
+pub mod image;
