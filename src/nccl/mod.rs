@@ -1,4 +1,8 @@
 //! What this tool knows about NCCL: finding a library, reading its file,
 //! opening it, and reading what it latched in a running process.
 
+pub mod cache;
 pub mod image;
+pub mod progress;
+mod python;
+pub mod wheel;
