@@ -6,3 +6,4 @@ pub mod image;
 pub mod progress;
 mod python;
 pub mod wheel;
+pub mod xray;
