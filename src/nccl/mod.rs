@@ -1,2 +1,9 @@
 //! What this tool knows about NCCL: finding a library, reading its file,
 //! opening it, and reading what it latched in a running process.
+
+pub mod cache;
+pub mod image;
+pub mod progress;
+mod python;
+pub mod wheel;
+pub mod xray;

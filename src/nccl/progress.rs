@@ -1,0 +1,62 @@
+//! How long work (a download, a wait for another run) tells its caller where
+//! it stands, and the standard way to show that on stderr. It never touches
+//! stdout, which belongs to results.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal as _;
+
+/// One step of long work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A sentence for a person.
+    Note(&'a str),
+    /// How far the current step is, in bytes.
+    Bytes {
+        /// What is being done, such as `download`.
+        what: &'static str,
+        /// Bytes so far.
+        done: u64,
+        /// Bytes in all, when known.
+        total: Option<u64>,
+    },
+    /// The step that `Bytes` was about has ended.
+    Done,
+}
+
+/// Where events go.
+pub type Progress<'a> = dyn FnMut(Event<'_>) + 'a;
+
+/// Shows events on stderr: a bar on a terminal, plain lines otherwise.
+pub fn on_stderr() -> impl FnMut(Event<'_>) {
+    let terminal = std::io::stderr().is_terminal();
+    let mut bar: Option<ProgressBar> = None;
+    move |event| match event {
+        Event::Note(text) => match &bar {
+            Some(bar) => bar.println(text),
+            None => anstream::eprintln!("{text}"),
+        },
+        Event::Bytes { what, done, total } if terminal => {
+            let bar = bar.get_or_insert_with(|| new_bar(what));
+            bar.set_message(what);
+            if let Some(total) = total {
+                bar.set_length(total.max(done));
+            }
+            bar.set_position(done);
+        }
+        Event::Bytes { .. } => {}
+        Event::Done => {
+            if let Some(bar) = bar.take() {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}
+
+fn new_bar(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(0).with_message(what);
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,79 @@
+//! Reads what NCCL latched: all cached integers of one loaded libnccl in one
+//! vectored read. It decides nothing about them.
+
+use super::locate::Loaded;
+use super::target;
+use crate::model::{Latched, Unreadable};
+use crate::nccl::image::{Image, Known, Param};
+use std::sync::Arc;
+
+/// NCCL's "never read" (since 2.3: `-1` before 2.18 is not supported here).
+const NEVER_READ: i64 = i64::MIN;
+
+/// The caches of one libnccl in one process, all read at the same moment.
+#[derive(Clone, Debug)]
+pub struct LatchedSet {
+    image: Arc<Image>,
+    values: Vec<Latched>,
+}
+
+impl LatchedSet {
+    /// All cached parameters with their values, by variable.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Arc<Param>, &Latched)> {
+        self.image.params.iter().zip(&self.values)
+    }
+
+    /// What NCCL latched for an environment variable. `NotCached` for a
+    /// setting that it reads as text each time (and for all those that
+    /// `NCCL_NO_CACHE` names, since 2.29.7), `NoSuchParameter` for a name that
+    /// is not in the library.
+    pub fn get(&self, variable: &str) -> Latched {
+        let found = self.iter().find(|(param, _)| param.variable == variable);
+        match (found, self.image.kind_of(variable), self.image.no_params_reason()) {
+            (Some((_, value)), _, _) => value.clone(),
+            (None, Known::Unknown, _) => Latched::NoSuchParameter,
+            (None, _, Some(why)) => Latched::Unreadable(Unreadable::new(why)),
+            (None, _, None) => Latched::NotCached,
+        }
+    }
+
+    /// The library that these values are from.
+    pub fn image(&self) -> &Arc<Image> {
+        &self.image
+    }
+}
+
+/// Reads the caches of `loaded` in process `pid`: one system call for up to
+/// 1024 parameters, some 50 microseconds. The process is not stopped.
+///
+/// # Errors
+/// The library's file could not be read, or the process's memory cannot: it is
+/// gone, or another user's.
+pub fn latched(pid: i32, loaded: &Loaded) -> Result<LatchedSet, Unreadable> {
+    let image = Arc::clone(loaded.image.as_ref().map_err(Clone::clone)?);
+    let address = |vaddr: u64| loaded.base.wrapping_add(vaddr);
+    let caches: Vec<u64> = image.params.iter().map(|p| address(p.cache_vaddr)).collect();
+    let flags: Vec<u64> =
+        image.params.iter().filter_map(|p| p.no_cache_vaddr).map(address).collect();
+    let caches = target::read_each::<8>(pid, &caches)?;
+    let mut flags = target::read_each::<1>(pid, &flags)?.into_iter();
+    let values = image
+        .params
+        .iter()
+        .zip(caches)
+        .map(|(param, bytes)| {
+            let flag = param.no_cache_vaddr.and_then(|_| flags.next().flatten());
+            value(bytes.map(i64::from_ne_bytes), flag == Some([1]))
+        })
+        .collect();
+    Ok(LatchedSet { image, values })
+}
+
+fn value(cache: Option<i64>, no_cache: bool) -> Latched {
+    match cache {
+        None => Latched::Unreadable(Unreadable::new("its cache is not in readable memory")),
+        Some(NEVER_READ) if no_cache => Latched::NotCached,
+        Some(NEVER_READ) => Latched::NotRead,
+        Some(value) => Latched::Value(value),
+    }
+}

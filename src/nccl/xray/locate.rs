@@ -1,0 +1,117 @@
+//! Finds the libnccl files that a process has mapped, reads each file once,
+//! and computes where in memory it lies. What the caches there hold is for
+//! `latched` to read.
+
+use super::target::{self, Mapping};
+use crate::model::Unreadable;
+use crate::nccl::image::{Image, ImageError};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// One libnccl in the memory of one process.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// Its path as the process sees it.
+    pub path: PathBuf,
+    /// The file of that name is gone (or was replaced) since it was loaded.
+    pub deleted: bool,
+    /// What the file says, or why it could not be read.
+    pub image: Result<Arc<Image>, Unreadable>,
+    /// Add it to a link-time address to get the one in the process.
+    pub base: u64,
+}
+
+/// Device, inode, size and time of the last change: the last two, because a
+/// long run may see an inode number twice.
+type Key = (u64, u64, u64, i64, i64);
+
+/// `Ok(None)`: the file is no libnccl at all, but a plugin such as
+/// `libnccl-net.so`.
+type Parsed = Result<Option<Arc<Image>>, Unreadable>;
+
+/// Every file is read once, however many processes map it. Shared by threads.
+#[derive(Debug, Default)]
+pub struct ImageCache {
+    images: Mutex<HashMap<Key, Arc<OnceLock<Parsed>>>>,
+}
+
+impl ImageCache {
+    /// An empty cache.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn get(&self, opened: io::Result<File>, mapping: &Mapping) -> Parsed {
+        let unreadable = |error| {
+            let path = mapping.path.display();
+            Unreadable::new(format!("open the mapped library {path}: {error}"))
+        };
+        let file = opened.map_err(unreadable)?;
+        let meta = file.metadata().map_err(unreadable)?;
+        let key = (meta.dev(), meta.ino(), meta.len(), meta.ctime(), meta.ctime_nsec());
+        let slot = {
+            // A thread that panicked elsewhere cannot have left this map half-changed.
+            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(images.entry(key).or_default())
+        };
+        slot.get_or_init(|| match Image::from_file(&file, &mapping.path) {
+            Ok(image) => Ok(Some(Arc::new(image))),
+            Err(ImageError::NotNccl { .. }) => Ok(None),
+            Err(error) => Err(Unreadable::new(error.to_string())),
+        })
+        .clone()
+    }
+}
+
+/// All libnccl that process `pid` has loaded, in the order of addresses; often
+/// one, but torch's and the system's can both be there. Empty when there is
+/// none, and for a program into which NCCL was linked statically.
+///
+/// # Errors
+/// When the memory map cannot be read: no such process, or another user's.
+pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> {
+    let mut found: Vec<Loaded> = Vec::new();
+    // Only the mapping that holds code: the loader or a reader may have mapped
+    // the same file a second time, and that gives a wrong base.
+    for mapping in target::file_mappings(pid)?.iter().filter(|m| m.exec && is_named_nccl(m)) {
+        let image = match images.get(target::open_mapped(pid, mapping), mapping) {
+            Ok(Some(image)) => Ok(image),
+            Ok(None) => continue,
+            Err(why) => Err(why),
+        };
+        let base = match &image {
+            Ok(image) => load_base(image, mapping),
+            Err(_) => mapping.start.checked_sub(mapping.offset),
+        };
+        let Some(base) = base else { continue };
+        let path = mapping.path.clone();
+        if !found.iter().any(|other| other.base == base && other.path == path) {
+            found.push(Loaded { path, deleted: mapping.deleted, image, base });
+        }
+    }
+    Ok(found)
+}
+
+fn is_named_nccl(mapping: &Mapping) -> bool {
+    let name = mapping.path.file_name().unwrap_or_default().as_bytes();
+    memchr::memmem::find(name, b"libnccl").is_some()
+}
+
+/// Where address 0 of the file lies, by the segment that `mapping` shows.
+fn load_base(image: &Image, mapping: &Mapping) -> Option<u64> {
+    const PAGE: u64 = 4096;
+    let shown = image.segments.iter().find(|segment| {
+        let first = segment.file_offset & !(PAGE - 1);
+        let end = segment.file_offset.saturating_add(segment.file_size);
+        segment.executable && (first..end).contains(&mapping.offset)
+    })?;
+    // Signed, because the mapping starts at a page and the segment may not.
+    let into_segment = mapping.offset.wrapping_sub(shown.file_offset);
+    let base = mapping.start.wrapping_sub(shown.vaddr.wrapping_add(into_segment));
+    (base < mapping.end && base.is_multiple_of(PAGE)).then_some(base)
+}
