@@ -1,0 +1,59 @@
+//! `nccldiag cache list|clean`: the libraries that `--nccl pip:` fetched.
+
+use super::output;
+use crate::cli::{Cache as Options, CacheAction};
+use crate::exit::{Exit, UsageError};
+use crate::nccl::cache::{Cache, Entry};
+use crate::nccl::wheel::Wheel;
+use crate::render::cache_list::{self, CachedLibrary};
+use anyhow::Result;
+use std::process::ExitCode;
+
+/// Runs the command.
+///
+/// # Errors
+/// The cache cannot be read or changed.
+pub fn run(options: Options) -> Result<ExitCode> {
+    let cache = Cache::user()?;
+    match options.action {
+        CacheAction::List { output } => {
+            let list: Vec<CachedLibrary> = cache.list()?.iter().map(library).collect();
+            output::write(&output, |to, _| cache_list::write(&list, output.format, to))?;
+        }
+        CacheAction::Clean { versions } => clean(&cache, &versions)?,
+    }
+    Ok(Exit::Ran.into())
+}
+
+fn library(entry: &Entry) -> CachedLibrary {
+    CachedLibrary {
+        version: entry.wheel.version(),
+        cuda: entry.wheel.cuda().to_string(),
+        bytes: entry.bytes,
+        path: entry.path.display().to_string(),
+    }
+}
+
+fn clean(cache: &Cache, versions: &[String]) -> Result<()> {
+    let wheels: Vec<Wheel> = versions
+        .iter()
+        .map(|v| v.parse().map_err(|e| UsageError(format!("{e}"))))
+        .collect::<Result<_, _>>()?;
+    let which: Vec<Option<&Wheel>> =
+        if wheels.is_empty() { vec![None] } else { wheels.iter().map(Some).collect() };
+    for wheel in which {
+        let cleaned = cache.clean(wheel)?;
+        for removed in &cleaned.removed {
+            println!("removed NCCL {removed}");
+        }
+        for kept in &cleaned.in_use {
+            println!("kept NCCL {kept}: another run uses it");
+        }
+        if let (Some(wheel), true) = (wheel, cleaned.removed.is_empty() && cleaned.in_use.is_empty())
+        {
+            println!("NCCL {wheel} is not in the cache");
+        }
+        println!("{} MiB freed", cleaned.freed >> 20);
+    }
+    Ok(())
+}

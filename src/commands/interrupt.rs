@@ -1,0 +1,42 @@
+//! Ctrl-C and SIGTERM: the first asks a command to end well, with what it has
+//! so far; a second one ends it at once.
+
+use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Whether, and by what, this run was interrupted.
+pub struct Interrupted {
+    flag: Arc<AtomicBool>,
+    signal: Arc<AtomicUsize>,
+}
+
+/// Starts to watch.
+///
+/// # Errors
+/// The kernel refuses a handler.
+pub fn watch() -> Result<Interrupted> {
+    let interrupted = Interrupted { flag: Arc::default(), signal: Arc::default() };
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let code = signal.unsigned_abs() as usize;
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&interrupted.flag))
+            .and_then(|_| flag::register_usize(signal, Arc::clone(&interrupted.signal), code))
+            .and_then(|_| flag::register(signal, Arc::clone(&interrupted.flag)))
+            .with_context(|| format!("watch for signal {signal}"))?;
+    }
+    Ok(interrupted)
+}
+
+impl Interrupted {
+    /// Becomes true with the first signal.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    /// The signal's number, when one came.
+    pub fn signal(&self) -> Option<u8> {
+        u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|&n| n > 0)
+    }
+}

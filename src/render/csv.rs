@@ -1,0 +1,63 @@
+//! CSV: one row an observation, one row a path without any.
+
+use crate::model::{EnvCheck, Latched, Observation, PathResult, Seen};
+use crate::render::escape::value;
+use anyhow::Result;
+use std::io::Write;
+
+const HEADER: [&str; 13] = [
+    "path", "family", "status", "reason", "variable", "set_in", "expected", "exec", "live",
+    "latched", "read", "verdict", "finding",
+];
+/// Longer values are of no use in a spreadsheet.
+const LIMIT: usize = 4096;
+
+/// Writes the observations.
+///
+/// # Errors
+/// The writer's own.
+pub fn write(result: &EnvCheck, to: &mut dyn Write) -> Result<()> {
+    let mut csv = ::csv::Writer::from_writer(to);
+    csv.write_record(HEADER)?;
+    for path in &result.paths {
+        if path.observations.is_empty() {
+            csv.write_record(row(path, None))?;
+        }
+        for observation in &path.observations {
+            csv.write_record(row(path, Some(observation)))?;
+        }
+    }
+    Ok(csv.flush()?)
+}
+
+fn row(path: &PathResult, observation: Option<&Observation>) -> [String; 13] {
+    let text = |seen: fn(&Observation) -> &Seen| {
+        observation.map(|o| value(seen(o), LIMIT)).unwrap_or_default()
+    };
+    [
+        path.id.clone(),
+        path.family.to_string(),
+        path.status.to_string(),
+        path.reason.clone().unwrap_or_default(),
+        observation.map(|o| o.variable.clone()).unwrap_or_default(),
+        observation.map(|o| o.set_in.to_string()).unwrap_or_default(),
+        text(|o| &o.expected),
+        text(|o| &o.exec),
+        text(|o| &o.live),
+        observation.map(|o| latched(&o.latched)).unwrap_or_default(),
+        text(|o| &o.read),
+        observation.map(|o| o.verdict.to_string()).unwrap_or_default(),
+        observation.and_then(|o| o.finding).map(|c| c.number().to_owned()).unwrap_or_default(),
+    ]
+}
+
+/// N in words.
+pub fn latched(latched: &Latched) -> String {
+    match latched {
+        Latched::Value(n) => n.to_string(),
+        Latched::NotRead => "(not read)".into(),
+        Latched::NoSuchParameter => "(no such parameter)".into(),
+        Latched::NotCached => "(not cached)".into(),
+        Latched::Unreadable(why) => format!("(unreadable: {why})"),
+    }
+}

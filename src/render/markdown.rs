@@ -1,0 +1,56 @@
+//! Markdown, for an issue or a wiki.
+
+use super::escape::escape;
+use super::table::{counts, expected, views};
+use crate::model::EnvCheck;
+use std::io::{self, Write};
+
+/// Writes the observations as a table, then findings and reasons.
+///
+/// # Errors
+/// The writer's own.
+pub fn write(result: &EnvCheck, to: &mut dyn Write) -> io::Result<()> {
+    let version = result.nccl.version.as_deref().unwrap_or("none, so N was not checked");
+    writeln!(to, "## env-check, NCCL {}\n", cell(version))?;
+    writeln!(to, "E exec block, L live environ, N taken by NCCL\n")?;
+    writeln!(to, "| path | set in | variable | value | E | L | N | verdict |")?;
+    writeln!(to, "|---|---|---|---|---|---|---|---|")?;
+    for path in &result.paths {
+        for o in &path.observations {
+            let [exec, live, nccl] = views(o);
+            writeln!(
+                to,
+                "| {} | {} | {} | {} | {exec} | {live} | {nccl} | {} |",
+                path.id,
+                o.set_in,
+                cell(&o.variable),
+                cell(&expected(o)),
+                o.verdict
+            )?;
+        }
+    }
+    writeln!(to)?;
+    for finding in &result.findings {
+        let (message, fix) = (cell(&finding.message), cell(&finding.fix));
+        let places = cell(&finding.places.join(", "));
+        writeln!(to, "- **{}**: {message}. Fix: {fix}. At: {places}", finding.code)?;
+    }
+    for path in &result.paths {
+        if let Some(reason) = &path.reason {
+            writeln!(to, "- {} {}: {}", path.status, path.id, cell(reason))?;
+        }
+    }
+    writeln!(to, "\n{}", counts(result))
+}
+
+/// Text that cannot end a table cell or start markup of its own.
+fn cell(text: &str) -> String {
+    let mut out = String::new();
+    for c in escape(text).chars() {
+        if matches!(c, '|' | '`' | '*' | '_' | '<' | '>' | '[' | ']' | '\\') {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}

@@ -1,0 +1,306 @@
+//! The table for people: paths by family, then findings, skipped paths and a
+//! line of counts. Symbols and colour on a terminal, plain words otherwise;
+//! fits 80 columns.
+
+use super::escape::{escape, value};
+use crate::model::{
+    EnvCheck, Family, Finding, Latched, Observation, PathResult, Place, Seen, Severity, Status,
+    Verdict,
+};
+use comfy_table::{Cell, Color, Row, Table, presets};
+use std::io::{self, Write};
+
+/// How the reader sees the text.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// A terminal: symbols instead of words, and colour unless NO_COLOR is set.
+    pub terminal: bool,
+    /// Colour.
+    pub colour: bool,
+    /// Columns for running text.
+    pub width: usize,
+}
+
+/// How one view compares with the value that was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Yes,
+    No,
+    Other,
+    Unread,
+    Unknown,
+    NoNcclValue,
+}
+
+impl Mark {
+    fn text(self, look: Look) -> &'static str {
+        let (word, symbol) = match self {
+            Self::Yes => ("yes", "✓"),
+            Self::No => ("no", "✗"),
+            Self::Other => ("other", "≠"),
+            Self::Unread => ("-", "-"),
+            Self::Unknown => ("?", "?"),
+            Self::NoNcclValue => ("none", "∅"),
+        };
+        if look.terminal { symbol } else { word }
+    }
+
+    fn of(seen: &Seen, expected: &Seen) -> Self {
+        match seen {
+            Seen::Unreadable(_) => Self::Unknown,
+            Seen::Absent => Self::No,
+            same if same == expected => Self::Yes,
+            Seen::Value(_) => Self::Other,
+        }
+    }
+
+    /// N: the cache of an integer, the last answer for a string.
+    fn of_nccl(o: &Observation) -> Self {
+        match &o.latched {
+            Latched::Value(n) if o.expected.value() == Some(n.to_string().as_bytes()) => Self::Yes,
+            Latched::Value(_) => match o.verdict {
+                // Written in another base, or with a sign or blanks.
+                Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
+                Verdict::NeverDelivered | Verdict::MappingOnly => Self::No,
+                _ if o.live.value().is_none() => Self::No,
+                _ => Self::Other,
+            },
+            Latched::NotRead => Self::Unread,
+            Latched::NoSuchParameter => Self::NoNcclValue,
+            Latched::NotCached => match &o.read {
+                Seen::Unreadable(_) => Self::Unread,
+                read => Self::of(read, &o.expected),
+            },
+            Latched::Unreadable(_) => Self::Unknown,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Marks {
+    exec: Mark,
+    live: Mark,
+    nccl: Mark,
+    verdict: Verdict,
+}
+
+impl Marks {
+    fn of(o: &Observation) -> Self {
+        Self {
+            exec: Mark::of(&o.exec, &o.expected),
+            live: Mark::of(&o.live, &o.expected),
+            nccl: Mark::of_nccl(o),
+            verdict: o.verdict,
+        }
+    }
+}
+
+/// Writes the whole result.
+///
+/// # Errors
+/// The writer's own.
+pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
+    writeln!(to, "{}", heading(result))?;
+    let words = look.terminal.then_some("✓ the value set there, ✗ absent, ≠ another value");
+    let words = words.unwrap_or("yes: the value set there, no: absent, other: another value");
+    writeln!(to, "E exec block, L live environ, N taken by NCCL")?;
+    writeln!(to, "{words}, {}: not read yet\n", Mark::Unread.text(look))?;
+    for &family in Family::ALL {
+        write_family(result, family, look, to)?;
+    }
+    write_findings(&result.findings, look, to)?;
+    write_reasons(result, look, to)?;
+    writeln!(to, "{}", counts(result))
+}
+
+fn heading(result: &EnvCheck) -> String {
+    match (&result.nccl.version, &result.nccl.path) {
+        (Some(version), Some(path)) => format!("NCCL {} {}", escape(version), escape(path)),
+        (None, Some(path)) => format!("NCCL {}", escape(path)),
+        _ => "NCCL: none, so N was not checked".into(),
+    }
+}
+
+fn write_family(
+    result: &EnvCheck,
+    family: Family,
+    look: Look,
+    to: &mut dyn Write,
+) -> io::Result<()> {
+    let paths: Vec<_> = result
+        .paths
+        .iter()
+        .filter(|p| p.family == family && !p.observations.is_empty())
+        .collect();
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if look.colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    table.set_header([family.word(), "set in", "E", "L", "N", "verdict"]);
+    for path in paths {
+        add_path(&mut table, path, look);
+    }
+    // The columns are padded by two, so that one family lines up with the next.
+    let widths = [26, 8, 5, 5, 5, 20];
+    for (index, width) in widths.into_iter().enumerate() {
+        if let Some(column) = table.column_mut(index) {
+            column.set_padding((0, 2));
+            column.set_constraint(comfy_table::ColumnConstraint::LowerBoundary(
+                comfy_table::Width::Fixed(width + 2),
+            ));
+        }
+    }
+    for line in table.lines() {
+        writeln!(to, "{}", line.trim_end())?;
+    }
+    writeln!(to)
+}
+
+/// One row for each place (and process) when its variables agree, else one for
+/// each variable.
+fn add_path(table: &mut Table, path: &PathResult, look: Look) {
+    let groups = groups(&path.observations);
+    for (index, group) in groups.iter().enumerate() {
+        let first = Marks::of(group[0]);
+        let id = if index == 0 { path.id.as_str() } else { "" };
+        if group.iter().all(|o| Marks::of(o) == first) {
+            let times = groups[..index].iter().any(|g| same(g, group));
+            if !times {
+                table.add_row(row(id, group[0].set_in.word(), first, look));
+            }
+            continue;
+        }
+        table.add_row([id, group[0].set_in.word()]);
+        for o in group {
+            table.add_row(row(&format!("  {}", o.variable), "", Marks::of(o), look));
+        }
+    }
+}
+
+fn same(a: &[&Observation], b: &[&Observation]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
+/// Consecutive observations of one place in one process: a variable that comes
+/// again begins a new group.
+fn groups(observations: &[Observation]) -> Vec<Vec<&Observation>> {
+    let mut groups: Vec<Vec<&Observation>> = Vec::new();
+    for o in observations {
+        match groups.last_mut() {
+            Some(group)
+                if group[0].set_in == o.set_in
+                    && group.iter().all(|other| other.variable != o.variable) =>
+            {
+                group.push(o);
+            }
+            _ => groups.push(vec![o]),
+        }
+    }
+    groups
+}
+
+fn row(id: &str, place: &str, marks: Marks, look: Look) -> Row {
+    let colour = match marks.verdict {
+        Verdict::Delivered => Color::Green,
+        Verdict::LiveOnly | Verdict::ExecOverwritten => Color::Cyan,
+        Verdict::SetAfterLatched | Verdict::ParsedDifferently | Verdict::UnknownVariable => {
+            Color::Red
+        }
+        _ => Color::Yellow,
+    };
+    Row::from([
+        Cell::new(id),
+        Cell::new(place),
+        Cell::new(marks.exec.text(look)),
+        Cell::new(marks.live.text(look)),
+        Cell::new(marks.nccl.text(look)),
+        Cell::new(marks.verdict.word()).fg(colour),
+    ])
+}
+
+fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::Result<()> {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    writeln!(to, "Findings (docs/findings.md explains the codes)")?;
+    for finding in findings {
+        let severity = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Info => "info",
+        };
+        writeln!(to, "{} ({severity})", finding.code)?;
+        let texts = [
+            ("  ", &finding.message),
+            ("  fix: ", &finding.fix),
+            ("  at: ", &finding.places.join(", ")),
+        ];
+        for (lead, text) in texts {
+            paragraph(lead, text, look, to)?;
+        }
+    }
+    writeln!(to)
+}
+
+fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
+    let without: Vec<_> = result.paths.iter().filter(|p| p.reason.is_some()).collect();
+    for path in &without {
+        let lead = format!("{} {}: ", path.status, path.id);
+        paragraph(&lead, path.reason.as_deref().unwrap_or_default(), look, to)?;
+    }
+    if without.is_empty() { Ok(()) } else { writeln!(to) }
+}
+
+fn paragraph(lead: &str, text: &str, look: Look, to: &mut dyn Write) -> io::Result<()> {
+    let options =
+        textwrap::Options::new(look.width).initial_indent(lead).subsequent_indent("    ");
+    for line in textwrap::wrap(&escape(text), options) {
+        writeln!(to, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The last line.
+pub fn counts(result: &EnvCheck) -> String {
+    let status = |s: Status| result.paths.iter().filter(|p| p.status == s).count();
+    let all: Vec<_> = result.paths.iter().flat_map(|p| &p.observations).collect();
+    let mut verdicts = String::new();
+    for verdict in Verdict::ALL {
+        let count = all.iter().filter(|o| o.verdict == *verdict).count();
+        if count > 0 {
+            let comma = if verdicts.is_empty() { ": " } else { ", " };
+            verdicts += &format!("{comma}{count} {verdict}");
+        }
+    }
+    format!(
+        "{} paths: {} ran, {} skipped, {} failed; {} observations{verdicts}",
+        result.paths.len(),
+        status(Status::Ran),
+        status(Status::Skipped),
+        status(Status::Failed),
+        all.len()
+    )
+}
+
+/// One observation in words, for the formats without a table.
+pub fn views(o: &Observation) -> [String; 3] {
+    let plain = Look { terminal: false, colour: false, width: 80 };
+    let marks = Marks::of(o);
+    [marks.exec, marks.live, marks.nccl].map(|mark| mark.text(plain).to_owned())
+}
+
+/// The value that was set, short.
+pub fn expected(o: &Observation) -> String {
+    value(&o.expected, 40)
+}
+
+/// The word for a place.
+pub fn place(place: Place) -> &'static str {
+    place.word()
+}
