@@ -1,2 +1,22 @@
 //! Reads other processes from outside: exec block, live environ, maps, memory.
 //! Nothing here stops, attaches to or writes into a process.
+
+pub mod auxv;
+pub mod elf_mem;
+pub mod environ;
+pub mod live;
+pub mod maps;
+pub mod memory;
+pub mod paged;
+pub mod pidfd;
+mod reason;
+mod scan;
+mod snapshot;
+pub mod stat;
+mod symtab;
+pub mod tree;
+
+#[cfg(test)]
+mod live_tests;
+#[cfg(test)]
+mod targets;
