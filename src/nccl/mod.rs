@@ -5,5 +5,7 @@ pub mod cache;
 pub mod image;
 pub mod progress;
 mod python;
+pub mod table;
 pub mod wheel;
+pub mod witness;
 pub mod xray;
