@@ -330,7 +330,7 @@ mod table {
             let (start, end) = range.split_once('-')?;
             let start = usize::from_str_radix(start, 16).ok()?;
             let end = usize::from_str_radix(end, 16).ok()?;
-            (start..end).contains(&address).then(|| rest.as_bytes())
+            (start..end).contains(&address).then_some(rest.as_bytes())
         });
         let Some([read, write, exec, ..]) = line else {
             return Err("the table is not in /proc/self/maps".into());
