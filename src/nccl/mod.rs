@@ -2,8 +2,12 @@
 //! opening it, and reading what it latched in a running process.
 
 pub mod cache;
+mod child;
+pub mod find;
 pub mod image;
 pub mod progress;
 mod python;
+pub mod table;
 pub mod wheel;
+pub mod witness;
 pub mod xray;

@@ -1,13 +1,12 @@
 //! Which Python is asked, and where it looks for packages. It starts the
 //! interpreter for one short question; `wheel` starts it for pip.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, Read as _};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::process::CommandExt as _;
+use super::child;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::Duration;
 
 /// How long a Python may take to start. A cold one on a network file system
@@ -44,28 +43,9 @@ pub(super) fn interpreter(python: Option<&Path>) -> PathBuf {
 /// When there is no such Python, or it gave no answer in ten seconds.
 pub(super) fn package_directories(python: &Path) -> io::Result<Vec<PathBuf>> {
     let mut command = Command::new(python);
-    command
-        .args(["-c", QUESTION])
-        // `-c` imports from the working directory first.
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    die_with_parent(&mut command);
-    let mut child = command.spawn()?;
-    let (to, from) = mpsc::channel();
-    if let Some(stdout) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut answer = Vec::new();
-            let read = stdout.take(1 << 20).read_to_end(&mut answer);
-            let _ = to.send(read.map(|_| answer)); // nobody listens after the deadline
-        });
-    }
-    let answer = from.recv_timeout(DEADLINE);
-    let _ = child.kill(); // it has answered, or it never will
-    child.wait()?;
-    let answer = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    Ok(directories(&answer))
+    // `-c` imports from the working directory first.
+    command.args(["-c", QUESTION]).current_dir("/");
+    Ok(directories(&child::answer(&mut command, DEADLINE)?))
 }
 
 fn directories(answer: &[u8]) -> Vec<PathBuf> {
@@ -77,19 +57,23 @@ fn directories(answer: &[u8]) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Makes the kernel end the child when this process dies, even by SIGKILL.
-pub(super) fn die_with_parent(command: &mut Command) {
-    let hook = || {
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM)
-            .map_err(|errno| io::Error::from_raw_os_error(errno as i32))
-    };
-    // SAFETY: the hook runs between fork and exec and makes one system call;
-    // it neither allocates nor takes a lock.
-    unsafe { command.pre_exec(hook) };
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Splits a PATH-like variable; empty and relative parts are left out.
-pub(super) fn absolute_parts(value: &OsStr) -> Vec<PathBuf> {
-    let parts = value.as_bytes().split(|byte| *byte == b':');
-    parts.map(|part| PathBuf::from(OsStr::from_bytes(part))).filter(|p| p.is_absolute()).collect()
+    #[test]
+    fn only_marked_absolute_directories_are_taken() {
+        let answer =
+            b"hello from a site hook\nnccldiag-site:/a b\0\nnccldiag-site:\0\nnccldiag-site:/c";
+        assert_eq!(directories(answer), [PathBuf::from("/a b")]);
+    }
+
+    #[test]
+    fn the_pythons_own_directories_are_found() {
+        let Ok(found) = package_directories(&interpreter(None)) else {
+            println!("SKIPPED: no python3 on PATH");
+            return;
+        };
+        assert!(!found.is_empty());
+    }
 }
