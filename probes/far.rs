@@ -7,7 +7,7 @@ use super::session::{Session, call_nccl};
 use super::wire::Fields;
 use crate::launch::{frame, observe};
 use crate::model::Unreadable;
-use crate::nccl::ImageCache;
+use crate::nccl::xray::ImageCache;
 use crate::process::{self, EnvBlock};
 use anyhow::{Context, Result};
 use std::io::Write;

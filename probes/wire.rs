@@ -19,7 +19,7 @@ impl Fields {
 
     /// The first value of this key.
     pub fn first(&self, key: &str) -> Option<&[u8]> {
-        self.all(key).next()
+        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_slice())
     }
 
     /// The first value of this key when it is UTF-8.

@@ -15,7 +15,6 @@ use crate::nccl::progress::{self, Event};
 use crate::render;
 use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;

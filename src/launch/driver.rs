@@ -6,7 +6,7 @@ use super::hub::{Arrival, Hub};
 use super::observe::Sighting;
 use super::{LaunchPath, Need, Python, RunFolder, SHELL, Set, Stage, Top, Values};
 use crate::model::{Observation, PathResult, Status};
-use crate::nccl::ImageCache;
+use crate::nccl::xray::ImageCache;
 use crate::probes::session::SPEC;
 use crate::probes::wire::Fields;
 use crate::process;

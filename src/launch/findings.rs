@@ -3,7 +3,7 @@
 
 use super::{LaunchPath, values};
 use crate::model::{Code, Finding, Latched, Observation, PathResult, Seen};
-use crate::nccl::Image;
+use crate::nccl::image::Image;
 
 /// What the texts need to know besides the observations.
 pub struct Context<'a> {

@@ -35,7 +35,10 @@ impl RunFolder {
         let mut notes = Vec::new();
         for base in bases() {
             match Self::create_in(&base) {
-                Ok(folder) => return Ok(Self { notes, ..folder }),
+                Ok(mut folder) => {
+                    folder.notes = notes;
+                    return Ok(folder);
+                }
                 Err(error) => notes.push(format!("{} cannot be used: {error:#}", base.display())),
             }
         }

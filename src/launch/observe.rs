@@ -7,7 +7,7 @@ use super::values::Values;
 use super::verdict::{Evidence, judge};
 use super::{Set, hub::Arrival};
 use crate::model::{Latched, Observation, Place, Seen, Unreadable};
-use crate::nccl::{ImageCache, xray};
+use crate::nccl::xray::{self, ImageCache};
 use crate::probes::wire::Fields;
 use crate::process::{self, EnvBlock};
 
@@ -192,7 +192,7 @@ fn told_or(told: &Fields, view: &str, why: Unreadable) -> Result<EnvBlock, Unrea
         return Err(told.text(&format!("no-{view}")).map_or(why, Unreadable::new));
     }
     let bytes = told.all(view).collect::<Vec<_>>().join(&0);
-    Ok(EnvBlock::parse(&bytes))
+    EnvBlock::parse(&bytes)
 }
 
 /// N as a probe read it from itself: `latched=NAME=JSON`, or `no-latched=why`.

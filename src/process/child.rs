@@ -1,6 +1,9 @@
-//! Starts children of our own: they get SIGKILL when the thread that started
-//! them ends, and a deadline where one is asked for.
+//! Starts and ends children of our own: they get SIGKILL when the thread that
+//! started them ends, and a deadline where one is asked for.
 
+use super::pidfd::PidFd;
+use super::tree::Tree;
+use nix::sys::signal::Signal;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -43,6 +46,37 @@ pub fn adopt_orphans() {
 pub fn reap_orphans() {
     // SAFETY: a null status pointer is allowed.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
+/// Ends a child of ours and everything below it.
+pub fn end_tree(child: u32) {
+    let Ok(tree) = Tree::read() else { return };
+    kill(&tree, &tree.descendants(child.cast_signed()));
+}
+
+/// Ends whatever descends from this process, also what such processes start
+/// meanwhile, until nothing is left or `limit` is over. It relies on
+/// [`adopt_orphans`] and reaps: no `Child` may be waited for.
+pub fn end_descendants(limit: Duration) {
+    let deadline = Instant::now() + limit;
+    let own = std::process::id().cast_signed();
+    loop {
+        reap_orphans();
+        let Ok(tree) = Tree::read() else { return };
+        let found: Vec<i32> = tree.descendants(own).into_iter().filter(|&pid| pid != own).collect();
+        if found.is_empty() || Instant::now() > deadline {
+            return;
+        }
+        kill(&tree, &found);
+        thread::sleep(POLL);
+    }
+}
+
+fn kill(tree: &Tree, pids: &[i32]) {
+    for stat in pids.iter().filter_map(|&pid| tree.get(pid)) {
+        // One that is gone by now needs no signal.
+        let _ = PidFd::open(stat.identity()).and_then(|p| p.signal(Signal::SIGKILL));
+    }
 }
 
 /// Waits for the end, or kills the child when `deadline` has passed; `None`

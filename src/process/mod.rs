@@ -2,6 +2,7 @@
 //! Nothing here stops, attaches to or writes into a process.
 
 pub mod auxv;
+pub mod child;
 pub mod elf_mem;
 pub mod environ;
 pub mod live;
@@ -15,6 +16,12 @@ mod snapshot;
 pub mod stat;
 mod symtab;
 pub mod tree;
+
+pub use child::{
+    POLL, adopt_orphans, end_descendants, end_tree, output, reap_orphans, spawn, wait_until,
+};
+pub use environ::{EnvBlock, exec_block};
+pub use live::live_environ;
 
 #[cfg(test)]
 mod live_tests;

@@ -7,7 +7,8 @@ use crate::model::{
     EnvCheck, Family, Finding, Latched, Observation, PathResult, Place, Seen, Severity, Status,
     Verdict,
 };
-use comfy_table::{Cell, Color, Row, Table, presets};
+use comfy_table::TableStyle;
+use comfy_table::{Cell, Color, Row, Table};
 use std::io::{self, Write};
 
 /// How the reader sees the text.
@@ -136,7 +137,7 @@ fn write_family(
         return Ok(());
     }
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(TableStyle::new());
     if look.colour {
         table.enforce_styling();
     } else {
