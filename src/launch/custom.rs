@@ -3,11 +3,11 @@
 //! or on another machine, so it carries what it has to know in its arguments
 //! and reports over the socket, a file or its output, whichever gets through.
 
-use super::driver::with_tail;
+use super::driver::{add_sighting, with_tail};
 use super::hub::Arrival;
 use super::observe::Sighting;
 use super::{Driver, SHELL, Set, frame};
-use crate::model::{Family, Observation, PathResult, Status};
+use crate::model::{Family, PathResult, Status};
 use crate::probes::native::PROBE;
 use crate::probes::wire::Fields;
 use crate::process;
@@ -72,7 +72,11 @@ impl Custom {
             observations: Vec::new(),
         };
         match self.observe(driver) {
-            Ok(observations) => result.observations = observations,
+            Ok(sightings) => {
+                for sighting in &sightings {
+                    add_sighting(&mut result, sighting, LAUNCH, &driver.options.values);
+                }
+            }
             Err(error) => {
                 result.status = Status::Failed;
                 result.reason = Some(format!("{error:#}"));
@@ -81,7 +85,7 @@ impl Custom {
         result
     }
 
-    fn observe(&self, driver: &Driver) -> Result<Vec<Observation>> {
+    fn observe(&self, driver: &Driver) -> Result<Vec<Sighting>> {
         let number = driver.number();
         let folder = driver.folder.launch(number)?;
         let token = format!("{:08x}{number}", fresh_number());
@@ -116,23 +120,23 @@ impl Custom {
         if sightings.is_empty() {
             return Err(with_tail(with_tail(no_report(status, driver), &output), &errors));
         }
-        let values = &driver.options.values;
-        Ok(sightings.iter().flat_map(|s| s.observations(LAUNCH, values)).collect())
+        Ok(sightings)
     }
 
     /// The command line with the probe in its place. An argument that is only
-    /// the mark becomes several arguments; inside a longer one the probe's
-    /// words are quoted for a shell.
+    /// the mark becomes several arguments; inside a longer one, behind `-c`
+    /// (`sh -c`, `su -c`) and for a remote shell the probe's words are quoted.
     fn expand(&self, driver: &Driver, spec: &Fields, token: &str) -> Result<Vec<OsString>> {
         let launcher = Path::new(&self.argv[0]).file_name().unwrap_or_default();
         let requote = THROUGH_A_SHELL.iter().any(|name| launcher == *name);
-        let mut out = Vec::new();
+        let mut out: Vec<OsString> = Vec::new();
         for argument in &self.argv {
+            let one_line = requote || out.last().is_some_and(|before| takes_a_line(before));
             let alone = FORMS.iter().find(|(mark, _)| argument == *mark);
             match alone {
                 Some(&(_, form)) => {
                     let words = words(form, driver, spec, token)?;
-                    if requote {
+                    if one_line {
                         out.push(OsString::from_vec(join(&words)?));
                     } else {
                         out.extend(words);
@@ -143,6 +147,12 @@ impl Custom {
         }
         Ok(out)
     }
+}
+
+/// `-c`, `-lc` and the like, behind which a shell expects a whole line.
+fn takes_a_line(option: &OsStr) -> bool {
+    let letters = option.as_bytes().strip_prefix(b"-").and_then(|rest| rest.strip_suffix(b"c"));
+    letters.is_some_and(|rest| rest.iter().all(u8::is_ascii_lowercase))
 }
 
 fn within(argument: &OsStr, driver: &Driver, spec: &Fields, token: &str) -> Result<OsString> {

@@ -57,7 +57,7 @@ const TICK: Duration = Duration::from_millis(5);
 /// How much of a failed launch's output is worth reading, in bytes.
 const TAIL: usize = 64 << 10;
 
-type LaunchResult = Result<Vec<Observation>>;
+type LaunchResult = Result<Sighting>;
 
 impl<'a> Driver<'a> {
     /// Opens the socket in the run's folder. From here on orphaned descendants
@@ -99,7 +99,41 @@ impl<'a> Driver<'a> {
             done(jobs.len());
             result
         });
-        assemble(paths, skips, &jobs, results)
+        self.assemble(paths, skips, &jobs, results)
+    }
+
+    /// Puts the results of launches together by path.
+    fn assemble(
+        &self,
+        paths: &[&'static LaunchPath],
+        skips: Vec<Option<String>>,
+        jobs: &[(usize, &'static [Set])],
+        results: Vec<(usize, LaunchResult)>,
+    ) -> Vec<PathResult> {
+        let mut list: Vec<PathResult> = paths
+            .iter()
+            .zip(skips)
+            .map(|(path, skip)| PathResult {
+                id: path.id.into(),
+                family: path.family,
+                status: if skip.is_some() { Status::Skipped } else { Status::Ran },
+                reason: skip,
+                observations: Vec::new(),
+            })
+            .collect();
+        for (job, result) in results {
+            let (path, launch) = jobs[job];
+            let entry = &mut list[path];
+            match result {
+                Ok(sighting) => add_sighting(entry, &sighting, launch, &self.options.values),
+                Err(error) => {
+                    let places: Vec<_> = launch.iter().map(|s| s.place.word()).collect();
+                    entry.status = Status::Failed;
+                    add_reason(entry, format!("set in {}: {error:#}", places.join("+")));
+                }
+            }
+        }
+        list
     }
 
     /// Runs jobs on several threads; gives each job's result with its index.
@@ -144,9 +178,7 @@ impl<'a> Driver<'a> {
         if self.stopped() {
             bail!("interrupted before it was tried");
         }
-        let running = Running::prepare(self, path, launch)?;
-        let sighting = running.sighting()?;
-        Ok(sighting.observations(launch, &self.options.values))
+        Running::prepare(self, path, launch)?.sighting()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -195,41 +227,28 @@ impl Drop for Driver<'_> {
     }
 }
 
-/// Puts the results of launches together by path.
-fn assemble(
-    paths: &[&'static LaunchPath],
-    skips: Vec<Option<String>>,
-    jobs: &[(usize, &'static [Set])],
-    results: Vec<(usize, LaunchResult)>,
-) -> Vec<PathResult> {
-    let mut list: Vec<PathResult> = paths
-        .iter()
-        .zip(skips)
-        .map(|(path, skip)| PathResult {
-            id: path.id.into(),
-            family: path.family,
-            status: if skip.is_some() { Status::Skipped } else { Status::Ran },
-            reason: skip,
-            observations: Vec::new(),
-        })
-        .collect();
-    for (job, result) in results {
-        let (path, launch) = jobs[job];
-        let entry = &mut list[path];
-        match result {
-            Ok(observations) => entry.observations.extend(observations),
-            Err(error) => {
-                let places: Vec<_> = launch.iter().map(|s| s.place.word()).collect();
-                entry.status = Status::Failed;
-                let reason = format!("set in {}: {error:#}", places.join("+"));
-                entry.reason = Some(match entry.reason.take() {
-                    Some(before) if before != reason => format!("{before}; {reason}"),
-                    _ => reason,
-                });
-            }
-        }
+/// Adds what was seen of one process to its path's result.
+pub(super) fn add_sighting(
+    result: &mut PathResult,
+    sighting: &Sighting,
+    launch: &[Set],
+    values: &Values,
+) {
+    let process = result.observations.last().map_or(0, |o| o.process + 1);
+    let observations = sighting.observations(launch, values).into_iter();
+    result.observations.extend(observations.map(|o| Observation { process, ..o }));
+    if let Some(complaint) = &sighting.nccl_error {
+        add_reason(result, complaint.clone());
     }
-    list
+}
+
+/// Adds a reason that is not there yet.
+pub(super) fn add_reason(result: &mut PathResult, reason: String) {
+    result.reason = Some(match result.reason.take() {
+        Some(before) if before.split("; ").any(|known| known == reason) => before,
+        Some(before) => format!("{before}; {reason}"),
+        None => reason,
+    });
 }
 
 /// A started launch. Dropping it ends whatever is left of it.

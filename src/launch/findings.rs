@@ -1,8 +1,8 @@
 //! Turns verdicts into findings: one for each kind of loss and cause, with
 //! every path that it was seen on.
 
-use super::{LaunchPath, values};
-use crate::model::{Code, Finding, Latched, Observation, PathResult, Seen};
+use super::LaunchPath;
+use crate::model::{Code, Finding, Latched, Observation, PathResult, Seen, Status};
 use crate::nccl::image::Image;
 
 /// What the texts need to know besides the observations.
@@ -18,8 +18,16 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
     let mut list: Vec<Finding> = Vec::new();
     for result in results {
         let path = context.paths.iter().find(|p| p.id == result.id).copied();
+        if let (Status::Ran, Some(complaint)) = (result.status, &result.reason) {
+            let message = format!("NCCL's own call failed, so it may have read less: {complaint}");
+            add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), result.id.clone());
+        }
         for observation in &result.observations {
             let Some(code) = observation.finding else { continue };
+            if code == Code::NcclNotChecked && context.image.is_none() {
+                // Nowhere at all: one remark says so.
+                continue;
+            }
             let (message, fix) = texts(code, observation, path, context);
             let place = format!("{}/{}", result.id, observation.set_in);
             add(&mut list, code, message, fix, place);
@@ -59,6 +67,10 @@ fn texts(
             format!("{name} was delivered, but ncclGetUniqueId does not read it"),
             "NCCL reads it later, such as at communicator init: check a running job".into(),
         ),
+        Code::NcclNotChecked => (
+            format!("what NCCL latched was not checked: {}", why_not_latched(o)),
+            "use {probe} where this program and the library can be reached".into(),
+        ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
         Code::SetAfterLatched => (
             "the value was set after NCCL had read and cached the variable".into(),
@@ -70,6 +82,8 @@ fn texts(
         ),
     }
 }
+
+const CALL_FAILED: &str = "run that way with NCCL_DEBUG=INFO and look for NCCL's first WARN line";
 
 const CANNOT_TELL: &str =
     "run as the same user as the process or as root, and see the reason given";
@@ -102,6 +116,13 @@ fn unknown(name: &str, image: Option<&Image>) -> (String, String) {
     (format!("this NCCL knows no variable {name}"), fix)
 }
 
+fn why_not_latched(o: &Observation) -> String {
+    match &o.latched {
+        Latched::Unreadable(why) => why.to_string(),
+        _ => "nobody looked".into(),
+    }
+}
+
 fn why_unreadable(o: &Observation) -> String {
     for seen in [&o.live, &o.exec] {
         if let Seen::Unreadable(why) = seen {
@@ -109,9 +130,4 @@ fn why_unreadable(o: &Observation) -> String {
         }
     }
     "a view is missing".into()
-}
-
-/// Whether these are the built-in canaries.
-pub fn is_canary(name: &str) -> bool {
-    name == values::INTEGER || name == values::STRING
 }

@@ -21,7 +21,7 @@ mod verdict;
 
 pub use custom::Custom;
 pub use driver::{Driver, Options, find_tool};
-pub use findings::{Context, findings, is_canary};
+pub use findings::{Context, findings};
 pub use folder::{RunFolder, remove_dead_runs};
 pub use python::Python;
 pub use values::Values;

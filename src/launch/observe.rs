@@ -78,7 +78,8 @@ impl Sighting {
         }
     }
 
-    /// One observation for each place that was set and each variable.
+    /// One observation for each place that was set and each variable. They are
+    /// numbered as process 0 of their path.
     pub fn observations(&self, launch: &[Set], values: &Values) -> Vec<Observation> {
         let all: Vec<(Place, String, Vec<u8>)> = launch
             .iter()
@@ -100,7 +101,6 @@ impl Sighting {
         let latched = self.latched(name);
         let read = self.reads.last(name);
         let (verdict, finding) = judge(&Evidence {
-            place: *place,
             expected,
             rivals: &rivals,
             exec: &exec,
@@ -113,6 +113,7 @@ impl Sighting {
         Observation {
             variable: name.clone(),
             set_in: *place,
+            process: 0,
             expected: Seen::Value(expected.clone()),
             exec,
             live,

@@ -6,9 +6,7 @@ use crate::model::{Code, Latched, Place, Seen, Verdict};
 /// Everything known about one variable in one observed process, seen from one
 /// place that set it.
 pub struct Evidence<'a> {
-    /// The place in question.
-    pub place: Place,
-    /// What it set.
+    /// What the place in question set.
     pub expected: &'a [u8],
     /// What other places on the same way set.
     pub rivals: &'a [(Place, Vec<u8>)],
@@ -80,9 +78,12 @@ fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
 
 /// A delivered value may still be worth a remark.
 fn remark(e: &Evidence) -> Option<Code> {
-    let unread = matches!(e.latched, Latched::NotRead)
-        || (matches!(e.latched, Latched::NotCached) && !e.read.is_known());
-    unread.then_some(Code::NotRead)
+    match e.latched {
+        Latched::NotRead => Some(Code::NotRead),
+        Latched::NotCached if !e.read.is_known() => Some(Code::NotRead),
+        Latched::Unreadable(_) => Some(Code::NcclNotChecked),
+        _ => None,
+    }
 }
 
 /// The live environ has another value or none.
@@ -174,9 +175,8 @@ mod tests {
             Self { exec: seen(exec), live: seen(live), latched, read }
         }
 
-        fn judge(&self, place: Place, expected: &str, rivals: &[(Place, Vec<u8>)]) -> Verdict {
+        fn judge(&self, expected: &str, rivals: &[(Place, Vec<u8>)]) -> Verdict {
             judge(&Evidence {
-                place,
                 expected: expected.as_bytes(),
                 rivals,
                 exec: &self.exec,
@@ -204,7 +204,7 @@ mod tests {
         ];
         for (exec, live, latched, expected) in rows {
             let views = Views::new(exec, live, latched);
-            assert_eq!(views.judge(Place::Shell, "5", &[]), expected, "{exec:?} {live:?}");
+            assert_eq!(views.judge("5", &[]), expected, "{exec:?} {live:?}");
         }
     }
 
@@ -212,13 +212,13 @@ mod tests {
     fn a_site_file_that_wins_is_named() {
         let views = Views::new(Some("1"), Some("4"), Latched::Value(4));
         let rivals = [(Place::Site, b"4".to_vec())];
-        assert_eq!(views.judge(Place::Shell, "1", &rivals), Verdict::Overwritten);
+        assert_eq!(views.judge("1", &rivals), Verdict::Overwritten);
     }
 
     #[test]
     fn a_cut_integer_is_not_delivered() {
         let views = Views::new(Some("8M"), Some("8M"), Latched::Value(8));
-        assert_eq!(views.judge(Place::Shell, "8M", &[]), Verdict::ParsedDifferently);
+        assert_eq!(views.judge("8M", &[]), Verdict::ParsedDifferently);
     }
 
     #[test]

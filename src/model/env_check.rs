@@ -151,7 +151,8 @@ pub struct PathResult {
     pub family: Family,
     /// Whether it was tried.
     pub status: Status,
-    /// Why it was skipped or failed.
+    /// Why it was skipped or failed; when it ran, what NCCL itself complained
+    /// about.
     pub reason: Option<String>,
     /// One for each place, variable and observed process.
     pub observations: Vec<Observation>,
@@ -164,6 +165,9 @@ pub struct Observation {
     pub variable: String,
     /// Where it was set.
     pub set_in: Place,
+    /// Which observed process of this path, from 0: observations with the same
+    /// number are views of one process.
+    pub process: usize,
     /// The value that was set there.
     pub expected: Seen,
     /// View E.

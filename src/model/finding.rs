@@ -78,6 +78,8 @@ codes! {
         "A conf file that the test cannot keep out exists on this machine.";
     RemovedFromTest = "ND0116" "removed-from-test" Info,
         "NCCL variables of the caller were removed before the test.";
+    NcclCallFailed = "ND0117" "nccl-call-failed" Warning,
+        "NCCL's own call failed in the observed process.";
 }
 
 impl std::fmt::Display for Code {

@@ -163,47 +163,47 @@ fn write_family(
     writeln!(to)
 }
 
-/// One row for each place (and process) when its variables agree, else one for
-/// each variable.
+/// One row for each place when its variables agree, else one for each variable.
+/// Places that one process had together are joined by a plus. Processes that
+/// look alike are shown once, with their number.
 fn add_path(table: &mut Table, path: &PathResult, look: Look) {
-    let groups = groups(&path.observations);
-    for (index, group) in groups.iter().enumerate() {
-        let first = Marks::of(group[0]);
-        let id = if index == 0 { path.id.as_str() } else { "" };
-        if group.iter().all(|o| Marks::of(o) == first) {
-            let times = groups[..index].iter().any(|g| same(g, group));
-            if !times {
-                table.add_row(row(id, group[0].set_in.word(), first, look));
-            }
+    let processes: Vec<&[Observation]> =
+        path.observations.chunk_by(|a, b| a.process == b.process).collect();
+    let mut id = path.id.as_str();
+    for (index, process) in processes.iter().enumerate() {
+        if processes[..index].iter().any(|earlier| alike(earlier, process)) {
             continue;
         }
-        table.add_row([id, group[0].set_in.word()]);
-        for o in group {
-            table.add_row(row(&format!("  {}", o.variable), "", Marks::of(o), look));
+        // Every place sets the same variables in the same order.
+        let first = &process[0].variable;
+        let places = process.chunk_by(|a, b| a.set_in == b.set_in && b.variable != *first);
+        for (nth, group) in places.enumerate() {
+            let plus = if nth > 0 { "+" } else { "" };
+            let place = format!("{plus}{}", group[0].set_in);
+            add_group(table, std::mem::take(&mut id), &place, group, look);
+        }
+        let count = processes.iter().filter(|other| alike(other, process)).count();
+        if count > 1 {
+            table.add_row([format!("  {count} processes alike")]);
         }
     }
 }
 
-fn same(a: &[&Observation], b: &[&Observation]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+fn add_group(table: &mut Table, id: &str, place: &str, group: &[Observation], look: Look) {
+    let first = Marks::of(&group[0]);
+    if group.iter().all(|o| Marks::of(o) == first) {
+        table.add_row(row(id, place, first, look));
+        return;
+    }
+    table.add_row([id, place]);
+    for o in group {
+        table.add_row(row(&format!("  {}", o.variable), "", Marks::of(o), look));
+    }
 }
 
-/// Consecutive observations of one place in one process: a variable that comes
-/// again begins a new group.
-fn groups(observations: &[Observation]) -> Vec<Vec<&Observation>> {
-    let mut groups: Vec<Vec<&Observation>> = Vec::new();
-    for o in observations {
-        match groups.last_mut() {
-            Some(group)
-                if group[0].set_in == o.set_in
-                    && group.iter().all(|other| other.variable != o.variable) =>
-            {
-                group.push(o);
-            }
-            _ => groups.push(vec![o]),
-        }
-    }
-    groups
+fn alike(a: &[Observation], b: &[Observation]) -> bool {
+    let unnumbered = |o: &Observation| Observation { process: 0, ..o.clone() };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| unnumbered(a) == unnumbered(b))
 }
 
 fn row(id: &str, place: &str, marks: Marks, look: Look) -> Row {
@@ -250,7 +250,8 @@ fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::R
 }
 
 fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
-    let without: Vec<_> = result.paths.iter().filter(|p| p.reason.is_some()).collect();
+    // What NCCL complained about on a path that ran is a finding.
+    let without: Vec<_> = result.paths.iter().filter(|p| p.status != Status::Ran).collect();
     for path in &without {
         let lead = format!("{} {}: ", path.status, path.id);
         paragraph(&lead, path.reason.as_deref().unwrap_or_default(), look, to)?;
@@ -259,8 +260,13 @@ fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Resul
 }
 
 fn paragraph(lead: &str, text: &str, look: Look, to: &mut dyn Write) -> io::Result<()> {
-    let options =
-        textwrap::Options::new(look.width).initial_indent(lead).subsequent_indent("    ");
+    // Paths stay whole, so that they can be copied.
+    let options = textwrap::Options::new(look.width)
+        .initial_indent(lead)
+        .subsequent_indent("    ")
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .break_words(false);
     for line in textwrap::wrap(&escape(text), options) {
         writeln!(to, "{line}")?;
     }
