@@ -88,6 +88,8 @@ def tell_as_parent():
         os.close(folder)
     body = os.fsencode("role=parent\0launch=%s\0" % SPEC["launch"][0]) + mapping_fields()
     stream.sendall(struct.pack("<I", len(body)) + body)
+    if not stream.recv(1):
+        sys.exit(4)  # the driver is gone
     return stream
 
 

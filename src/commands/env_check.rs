@@ -250,12 +250,9 @@ fn observe(
         progress::on_stderr()(Event::Note(note));
     }
     let driver = Driver::new(options, &folder, interrupted.flag())?;
-    let bar = indicatif::ProgressBar::new(0).with_message("launches");
-    let mut results = driver.run(paths, &|total| {
-        bar.set_length(total as u64);
-        bar.inc(1);
-    });
-    bar.finish_and_clear();
+    let steps = progress::Steps::on_stderr("launches");
+    let mut results = driver.run(paths, &|total| steps.done_one_of(total));
+    steps.clear();
     results.extend(custom.map(|c| c.run(&driver)));
     Ok(results)
 }

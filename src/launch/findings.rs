@@ -2,7 +2,7 @@
 //! every path that it was seen on.
 
 use super::LaunchPath;
-use crate::model::{Code, Finding, Latched, Observation, PathResult, Seen, Status};
+use crate::model::{Code, Finding, Latched, Observation, PathResult, Place, Seen, Status};
 use crate::nccl::image::Image;
 
 /// What the texts need to know besides the observations.
@@ -72,6 +72,7 @@ fn texts(
             "use {probe} where this program and the library can be reached".into(),
         ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
+        Code::LiveOnly => live_only(o, path),
         Code::SetAfterLatched => (
             "the value was set after NCCL had read and cached the variable".into(),
             cure(path, "set it before the first NCCL call of the process"),
@@ -95,6 +96,24 @@ fn cause(path: Option<&LaunchPath>, otherwise: &str) -> String {
 fn cure(path: Option<&LaunchPath>, otherwise: &str) -> String {
     path.map_or(otherwise, |p| p.cure).to_owned()
 }
+
+/// Not a fault, but a trap for whoever looks at /proc/PID/environ.
+fn live_only(o: &Observation, path: Option<&LaunchPath>) -> (String, String) {
+    let message = match o.set_in {
+        Place::Conf => {
+            "NCCL itself set the value from its conf file inside the process; neither \
+             /proc/PID/environ nor os.environ shows it"
+        }
+        Place::Site => "a site file set the value inside the process, so its exec block lacks it",
+        Place::Child => "the process set the value itself, so its exec block lacks it",
+        _ => return (cause(path, LIVE_ONLY), cure(path, LIVE_ONLY_FIX)),
+    };
+    (message.into(), LIVE_ONLY_FIX.into())
+}
+
+const LIVE_ONLY: &str = "the value is live, but exec did not deliver it";
+const LIVE_ONLY_FIX: &str =
+    "nothing, if it was set before NCCL's first call; judge such a process by its live environ";
 
 fn parsed_differently(o: &Observation) -> (String, String) {
     let text = o.expected.value().map(String::from_utf8_lossy).unwrap_or_default();

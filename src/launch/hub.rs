@@ -83,9 +83,14 @@ fn receive(mut stream: UnixStream, waiting: &Waiting) {
     let Ok(peer) = getsockopt(&stream, PeerCredentials) else { return };
     let Some(launch) = fields.text("launch") else { return };
     let to = lock(waiting).get(launch).cloned();
-    if let Some(to) = to {
-        // When nobody waits any more the stream closes, which ends the process.
-        let _ = to.send(Arrival { pid: peer.pid(), fields, stream });
+    let Some(to) = to else { return };
+    // A parent goes on only now, so that it is known before its child is.
+    let parent = (fields.text("role") == Some("parent")).then(|| stream.try_clone());
+    // When nobody waits any more the stream closes, which ends the process.
+    if to.send(Arrival { pid: peer.pid(), fields, stream }).is_ok()
+        && let Some(Ok(mut parent)) = parent
+    {
+        let _ = parent.write_all(&[RELEASE]);
     }
 }
 

@@ -60,3 +60,29 @@ fn new_bar(what: &'static str) -> ProgressBar {
     }
     bar
 }
+
+/// A bar for work that is counted in steps; nothing where stderr is no
+/// terminal.
+pub struct Steps(ProgressBar);
+
+impl Steps {
+    /// Starts a bar with a word for what is counted.
+    pub fn on_stderr(what: &'static str) -> Self {
+        let bar = ProgressBar::new(0).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}") {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    /// One more step of `total` is done. May be called from any thread.
+    pub fn done_one_of(&self, total: usize) {
+        self.0.set_length(total as u64);
+        self.0.inc(1);
+    }
+
+    /// Removes the bar.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -286,13 +286,18 @@ pub fn counts(result: &EnvCheck) -> String {
         }
     }
     format!(
-        "{} paths: {} ran, {} skipped, {} failed; {} observations{verdicts}",
-        result.paths.len(),
+        "{}: {} ran, {} skipped, {} failed; {}{verdicts}",
+        counted(result.paths.len(), "path"),
         status(Status::Ran),
         status(Status::Skipped),
         status(Status::Failed),
-        all.len()
+        counted(all.len(), "observation")
     )
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
 }
 
 /// One observation in words, for the formats without a table.
