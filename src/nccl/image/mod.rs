@@ -12,6 +12,7 @@ pub use error::ImageError;
 pub use version::{BadVersion, NcclVersion};
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ pub enum Known {
 }
 
 /// What one libnccl file says about itself.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Image {
     /// From the banner in the file.
     pub version: NcclVersion,
@@ -103,6 +104,17 @@ pub struct Image {
     pub names: BTreeSet<String>,
     /// The PT_LOAD segments.
     pub segments: Vec<Segment>,
+}
+
+impl fmt::Debug for Image {
+    /// Without the hundreds of parameters and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("version", &self.version)
+            .field("build_id", &self.build_id)
+            .field("params", &self.params.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Image {
