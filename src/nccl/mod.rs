@@ -8,6 +8,8 @@ pub mod image;
 pub mod progress;
 mod python;
 pub mod table;
+#[cfg(test)]
+mod testing;
 pub mod wheel;
 pub mod witness;
 pub mod xray;

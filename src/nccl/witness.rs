@@ -359,3 +359,97 @@ mod table {
         Err("unknown platform".into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nccl::table::Library;
+    use crate::nccl::testing;
+    use std::path::Path;
+    use std::process::{Command, Output};
+
+    /// In a process of its own, because the recorder stays for ever.
+    #[test]
+    #[ignore = "runs as a child of the test below"]
+    fn child() {
+        let Some(path) = std::env::var_os("NCCLDIAG_TEST_LIBRARY") else { return };
+        // SAFETY: an official libnccl from the cache.
+        let library = unsafe { Library::open(Path::new(&path)) }.expect("it loads");
+        let version = library.version_code().expect("it has a version");
+        let lo = Substitute { name: c"NCCL_SOCKET_IFNAME".into(), value: c"lo".into() };
+        // SAFETY: the handle stays open, and nobody else uses the library.
+        let witness = unsafe { install(library.handle(), vec![lo.clone()]) }.expect("installed");
+        assert!(witness.reads().is_empty(), "nothing is read before the first call");
+        // SAFETY: as above.
+        let again = unsafe { install(library.handle(), vec![]) }.unwrap_err();
+        assert_eq!(again, WitnessError::AlreadyInstalled);
+        library.unique_id().expect("loopback exists");
+        println!("\nversion={version}");
+        for read in witness.reads() {
+            let value = read.value.as_deref().map(String::from_utf8_lossy);
+            println!("read {} {value:?}", String::from_utf8_lossy(&read.name));
+        }
+    }
+
+    fn run(library: &Path) -> Output {
+        Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", "nccl::witness::tests::child", "--ignored", "--nocapture"])
+            .env("NCCLDIAG_TEST_LIBRARY", library)
+            .env("NCCL_GDRCOPY_ENABLE", "100001")
+            .env_remove("NCCL_SOCKET_IFNAME")
+            .output()
+            .expect("this test can run again")
+    }
+
+    #[test]
+    fn every_read_is_recorded_and_a_substitute_is_answered_but_not_recorded() {
+        for entry in testing::libraries() {
+            let output = run(&entry.path);
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{}: {text}{output:?}", entry.wheel);
+            let reads: Vec<&str> =
+                text.lines().filter_map(|line| line.strip_prefix("read ")).collect();
+            assert!(reads.contains(&"NCCL_GDRCOPY_ENABLE Some(\"100001\")"), "{text}");
+            assert!(reads.contains(&"NCCL_SOCKET_IFNAME None"), "{text}");
+            let has_conf_file = entry.wheel.version().as_str() >= "2.23";
+            assert_eq!(reads.contains(&"NCCL_CONF_FILE None"), has_conf_file, "{text}");
+            println!("{}: {} reads", entry.wheel, reads.len());
+        }
+    }
+
+    #[test]
+    fn a_library_without_the_entry_is_refused() {
+        unsafe extern "C" {
+            fn dlopen(path: *const c_char, flags: std::ffi::c_int) -> *mut c_void;
+        }
+        // SAFETY: libm is loaded anyway; 2 is RTLD_NOW.
+        let handle = unsafe { dlopen(c"libm.so.6".as_ptr(), 2) };
+        // SAFETY: the handle is never closed.
+        let error = unsafe { install(handle, vec![]) }.unwrap_err();
+        assert_eq!(error, WitnessError::NoEntry);
+    }
+
+    /// Both files must stay usable in a shared object that has no crates.
+    #[test]
+    fn table_and_witness_need_nothing_but_std() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let source = directory.path().join("root.rs");
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/nccl");
+        let module = |name: &str| {
+            format!("#[path = {:?}]\npub mod {name};\n", here.join(name.to_owned() + ".rs"))
+        };
+        std::fs::write(&source, module("table") + &module("witness")).expect("space for it");
+        let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let output = Command::new(compiler)
+            .args(["--edition=2024", "--crate-type=cdylib", "--emit=metadata", "-Dwarnings"])
+            .arg("--out-dir")
+            .args([directory.path(), &source])
+            .output();
+        match output {
+            Ok(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+            Err(error) => println!("SKIPPED: no rustc: {error}"),
+        }
+    }
+}

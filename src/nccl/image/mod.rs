@@ -12,6 +12,7 @@ pub use error::ImageError;
 pub use version::{BadVersion, NcclVersion};
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +32,19 @@ pub struct Param {
     /// Link-time address of the byte that is 1 while `NCCL_NO_CACHE` turns
     /// this cache off (since NCCL 2.29.7).
     pub no_cache_vaddr: Option<u64>,
+}
+
+/// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3): those
+/// of logging, 9 in 2.30.7 and 10 in 2.32.3. Its layout is private to NCCL, so
+/// only its existence is known here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TypedParam {
+    /// The environment variable, such as `NCCL_DEBUG`.
+    pub variable: String,
+    /// The C++ object, such as `ncclParamDebugLevel`.
+    pub object: String,
+    /// Link-time address of the object.
+    pub vaddr: u64,
 }
 
 /// One PT_LOAD segment, as far as finding the load base needs it.
@@ -69,7 +83,7 @@ pub enum Known {
 }
 
 /// What one libnccl file says about itself.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Image {
     /// From the banner in the file.
     pub version: NcclVersion,
@@ -82,12 +96,25 @@ pub struct Image {
     pub symbols: bool,
     /// All cached integers, by variable.
     pub params: Vec<Arc<Param>>,
+    /// All settings behind typed objects, by variable.
+    pub typed: Vec<TypedParam>,
     /// Functions with a cache whose code was not understood.
     pub undecoded: Vec<String>,
     /// All names of the form `NCCL_...` in the file.
     pub names: BTreeSet<String>,
     /// The PT_LOAD segments.
     pub segments: Vec<Segment>,
+}
+
+impl fmt::Debug for Image {
+    /// Without the hundreds of parameters and names.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image")
+            .field("version", &self.version)
+            .field("build_id", &self.build_id)
+            .field("params", &self.params.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Image {
@@ -114,13 +141,16 @@ impl Image {
         let mut names = strings::names(rodata);
         let found = Caches::find(&elf)?;
         let (params, undecoded) = found.decode(&elf);
+        let typed = found.typed(&elf);
         names.extend(params.iter().map(|param| param.variable.clone()));
+        names.extend(typed.iter().map(|param| param.variable.clone()));
         Ok(Self {
             version,
             cuda,
             build_id: elf.build_id(),
             symbols: found.symbols,
             params,
+            typed,
             undecoded,
             names,
             segments: elf.segments.clone(),
@@ -176,6 +206,8 @@ struct Caches {
     caches: HashMap<u64, String>,
     no_caches: HashSet<u64>,
     functions: Vec<(String, u64, u64)>,
+    /// Objects named `ncclParam...`, which are not mangled.
+    objects: HashMap<String, u64>,
 }
 
 impl Caches {
@@ -192,6 +224,9 @@ impl Caches {
                 found.caches.insert(symbol.vaddr, name);
             } else if mangled(symbol.name, b"_ZZ", b"vE7noCache").is_some() {
                 found.no_caches.insert(symbol.vaddr);
+            } else if !symbol.function && symbol.name.starts_with(b"ncclParam") {
+                let name = String::from_utf8_lossy(symbol.name).into_owned();
+                found.objects.insert(name, symbol.vaddr);
             }
         })?;
         Ok(found)
@@ -214,6 +249,19 @@ impl Caches {
         (params, undecoded)
     }
 
+    /// The typed objects: `ncclParamX` holds one, `ncclParamXKey` its name.
+    fn typed(&self, elf: &source::Elf<'_>) -> Vec<TypedParam> {
+        let one = |(key, at): (&String, &u64)| {
+            let object = key.strip_suffix("Key")?;
+            let variable = strings::setting_name(text_at(elf, *at)?)?;
+            let vaddr = *self.objects.get(object)?;
+            Some(TypedParam { variable, object: object.to_owned(), vaddr })
+        };
+        let mut typed: Vec<_> = self.objects.iter().filter_map(one).collect();
+        typed.sort_by(|a, b| a.variable.cmp(&b.variable));
+        typed
+    }
+
     fn decode_one(
         &self,
         elf: &source::Elf<'_>,
@@ -224,15 +272,20 @@ impl Caches {
         // The real ones take 58 to 80 bytes.
         let call = decode::load_param_call(elf.at(vaddr, size.min(512))?, vaddr)?;
         let cache_vaddr = call.cache.filter(|at| self.caches.contains_key(at))?;
-        let name = elf.at(call.name?, 128).or_else(|| elf.at(call.name?, 16))?;
         Some(Param {
-            variable: strings::setting_name(source::c_string(name, 0)?)?,
+            variable: strings::setting_name(text_at(elf, call.name?)?)?,
             function: function.to_owned(),
             default: call.default,
             cache_vaddr,
             no_cache_vaddr: call.no_cache.filter(|at| self.no_caches.contains(at)),
         })
     }
+}
+
+/// The string at an address; near the end of a segment only a short one.
+fn text_at<'a>(elf: &source::Elf<'a>, vaddr: u64) -> Option<&'a [u8]> {
+    let bytes = elf.at(vaddr, 128).or_else(|| elf.at(vaddr, 16))?;
+    source::c_string(bytes, 0)
 }
 
 /// `ncclParamName` out of `PREFIX <length> ncclParamName SUFFIX`, the Itanium
@@ -244,3 +297,6 @@ fn mangled(symbol: &[u8], prefix: &[u8], suffix: &[u8]) -> Option<String> {
     let whole = length.parse() == Ok(name.len()) && name.starts_with(b"ncclParam");
     whole.then(|| String::from_utf8_lossy(name).into_owned())
 }
+
+#[cfg(test)]
+mod tests;

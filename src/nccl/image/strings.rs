@@ -20,9 +20,13 @@ pub(super) fn banner(rodata: &[u8]) -> Option<(NcclVersion, Option<String>)> {
 }
 
 /// All NUL-terminated strings that are exactly `NCCL_` and A-Z, 0-9 or `_`.
+///
+/// The byte before one need not be NUL, because constants without an end may
+/// lie there: `NCCL_NET_PLUGIN` follows `/dev/shm/nccl-XX` in 2.18.3. Only the
+/// end of a sentence and of a longer name are told apart.
 pub(super) fn names(rodata: &[u8]) -> BTreeSet<String> {
     memchr::memmem::find_iter(rodata, b"NCCL_")
-        .filter(|&at| at == 0 || rodata[at - 1] == 0)
+        .filter(|&at| at == 0 || !matches!(rodata[at - 1], b' ' | b'_'))
         .filter_map(|at| setting_name(super::source::c_string(rodata, at as u64)?))
         .collect()
 }
@@ -50,7 +54,8 @@ mod tests {
 
     #[test]
     fn only_whole_strings_are_names() {
-        let rodata = b"NCCL_ALGO\0see NCCL_FOO\0NCCL_\0NCCL_X set\0NCCL_PROTO\0NCCL_CUT";
+        let rodata = b"NCCL_ALGO\0see NCCL_FOO\0NCCL_\0NCCL_X set\0\xbfNCCL_PROTO\0\
+            TORCH_NCCL_BAR\0NCCL_CUT";
         let found: Vec<_> = names(rodata).into_iter().collect();
         assert_eq!(found, ["NCCL_ALGO", "NCCL_PROTO"]);
     }

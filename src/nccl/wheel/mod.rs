@@ -191,3 +191,6 @@ fn fetch_into_cache(
     progress(Event::Note(&format!("NCCL {wheel} is now in {}", entry.path.display())));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -76,16 +76,18 @@ impl ImageCache {
 /// When the memory map cannot be read: no such process, or another user's.
 pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> {
     let mut found: Vec<Loaded> = Vec::new();
-    // Only the mapping that holds code: the loader or a reader may have mapped
-    // the same file a second time, and that gives a wrong base.
-    for mapping in target::file_mappings(pid)?.iter().filter(|m| m.exec && is_named_nccl(m)) {
+    let mut mappings = target::file_mappings(pid)?;
+    mappings.retain(is_named_nccl);
+    // Only the mapping that holds code: somebody may have mapped the same file a
+    // second time as data, and that gives a wrong base.
+    for mapping in mappings.iter().filter(|mapping| mapping.exec) {
         let image = match images.get(target::open_mapped(pid, mapping), mapping) {
             Ok(Some(image)) => Ok(image),
             Ok(None) => continue,
             Err(why) => Err(why),
         };
         let base = match &image {
-            Ok(image) => load_base(image, mapping),
+            Ok(image) => load_base(image, mapping).filter(|b| is_loaded(image, *b, &mappings)),
             Err(_) => mapping.start.checked_sub(mapping.offset),
         };
         let Some(base) = base else { continue };
@@ -100,6 +102,18 @@ pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> 
 fn is_named_nccl(mapping: &Mapping) -> bool {
     let name = mapping.path.file_name().unwrap_or_default().as_bytes();
     memchr::memmem::find(name, b"libnccl").is_some()
+}
+
+/// Whether every segment lies where it would with this base. Not so for a
+/// mapping that somebody made to look at the file.
+fn is_loaded(image: &Image, base: u64, mappings: &[Mapping]) -> bool {
+    image.segments.iter().all(|segment| {
+        let first = base.wrapping_add(segment.vaddr);
+        mappings.iter().any(|mapping| {
+            (mapping.start..mapping.end).contains(&first)
+                && (first - mapping.start).wrapping_add(mapping.offset) == segment.file_offset
+        })
+    })
 }
 
 /// Where address 0 of the file lies, by the segment that `mapping` shows.

@@ -8,3 +8,6 @@ mod target;
 
 pub use latched::{LatchedSet, latched};
 pub use locate::{ImageCache, Loaded, loaded};
+
+#[cfg(test)]
+mod tests;
