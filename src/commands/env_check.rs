@@ -149,7 +149,13 @@ fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
 }
 
 fn parse_variables(given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
-    given.iter().map(|text| parse_variable(text)).collect()
+    let list: Vec<_> = given.iter().map(|text| parse_variable(text)).collect::<Result<_>>()?;
+    for (index, (name, _)) in list.iter().enumerate() {
+        if list[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Err(UsageError(format!("-e {name}: given twice")).into());
+        }
+    }
+    Ok(list)
 }
 
 fn parse_variable(text: &OsStr) -> Result<(String, Vec<u8>)> {

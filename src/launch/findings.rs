@@ -60,6 +60,9 @@ fn texts(
     context: &Context,
 ) -> (String, String) {
     let name = &o.variable;
+    if let Some(cut) = cut_short(o) {
+        return cut;
+    }
     match code {
         Code::ParsedDifferently => parsed_differently(o),
         Code::UnknownVariable => unknown(name, context.image),
@@ -82,6 +85,18 @@ fn texts(
             cure(path, "give the variable to the launcher explicitly"),
         ),
     }
+}
+
+/// A value of which only a beginning arrived.
+fn cut_short(o: &Observation) -> Option<(String, String)> {
+    let (live, expected) = (o.live.value()?, o.expected.value()?);
+    (!live.is_empty() && live.len() < expected.len() && expected.starts_with(live)).then(|| {
+        let (kept, all) = (live.len(), expected.len());
+        (
+            format!("only the first {kept} of {all} bytes of {} arrived", o.variable),
+            "shorten the value; NCCL cuts a line of a conf file at 1023 bytes".into(),
+        )
+    })
 }
 
 const CALL_FAILED: &str = "run that way with NCCL_DEBUG=INFO and look for NCCL's first WARN line";
