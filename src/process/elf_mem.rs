@@ -27,6 +27,9 @@ const DT_SYMTAB: u64 = 6;
 const DT_DEBUG: u64 = 21;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
+/// `r_state` of `struct r_debug` while nothing is being loaded.
+const RT_CONSISTENT: u32 = 0;
+
 const STT_NOTYPE: u8 = 0;
 const STT_OBJECT: u8 = 1;
 
@@ -77,7 +80,7 @@ impl Class {
 
     /// Addresses wrap around at the width of the target, as its own linker
     /// computes them.
-    fn wrap(self, addr: u64) -> u64 {
+    pub fn wrap(self, addr: u64) -> u64 {
         match self {
             Self::Elf32 => addr & u64::from(u32::MAX),
             Self::Elf64 => addr,
@@ -300,6 +303,16 @@ pub fn link_map(target: &mut Target<'_>, debug: u64) -> io::Result<Vec<Object>> 
         node = target.word_at(node, 3)?;
     }
     Ok(objects)
+}
+
+/// True while the dynamic linker is busy: at the start of the process until
+/// all libraries are relocated, and during `dlopen` and `dlclose`.
+///
+/// # Errors
+/// As [`Memory::read`].
+pub fn is_loading(target: &mut Target<'_>, debug: u64) -> io::Result<bool> {
+    let state = element(debug, 3, target.class.word() as u64)?;
+    Ok(target.memory.u32(state)? != RT_CONSISTENT)
 }
 
 /// The path of a loaded object, as the dynamic linker wrote it.

@@ -2,7 +2,7 @@
 //! last exec delivered. The live environment (view L) is in `live`; comparing
 //! the two is not done here.
 
-use super::reason;
+use super::{reason, stat};
 use crate::model::Unreadable;
 use std::fs::File;
 use std::io::{self, Read};
@@ -126,13 +126,18 @@ pub(super) fn too_large() -> Unreadable {
 /// Why it cannot be read: no such process, another user's, a zombie, a kernel
 /// thread.
 pub fn exec_block(pid: i32) -> Result<EnvBlock, Unreadable> {
-    let path = format!("/proc/{pid}/environ");
-    let bytes = read_capped(&path).map_err(|error| reason::cannot_read(pid, &path, &error))?;
-    if bytes.is_empty()
-        && let Some(why) = reason::without_memory(pid)
-    {
-        return Err(why);
+    match exec_block_of_thread(pid) {
+        Ok(block) if !block.is_empty() => Ok(block),
+        result => match reason::without_memory(pid) {
+            None => result,
+            Some(why) => stat::living_thread(pid).map_or(Err(why), exec_block_of_thread),
+        },
     }
+}
+
+fn exec_block_of_thread(tid: i32) -> Result<EnvBlock, Unreadable> {
+    let path = format!("/proc/{tid}/environ");
+    let bytes = read_capped(&path).map_err(|error| reason::cannot_read(tid, &path, &error))?;
     EnvBlock::parse(&bytes)
 }
 

@@ -2,7 +2,8 @@
 //! `environ`, and every way in which reading it can fail.
 
 use super::environ::{EnvBlock, exec_block};
-use super::live::{Live, Reader, Source, live_environ};
+use super::live::{Live, Reader, live_environ};
+use super::slot::Source;
 use super::targets::{Running, as_nobody, c_program, c_source, eventually, skipped};
 use std::process::Command;
 
@@ -216,6 +217,38 @@ fn a_starting_process_is_never_taken_for_an_empty_one() {
         let target = Running::start(command);
         assert_eq!(text(&live(target.pid()).block, "KEPT"), Some("yes"));
     }
+}
+
+#[test]
+fn a_process_that_hangs_while_it_loads_libraries_is_not_taken_for_an_empty_one() {
+    // An IFUNC resolver runs inside the dynamic linker, before libc starts.
+    let body = "static int one(void) { return 1; } static void *pick(void) { \
+                __asm__ volatile(\"syscall\" :: \"a\"(34) : \"rcx\", \"r11\", \"memory\"); return one; }\n\
+                int chosen(void) __attribute__((ifunc(\"pick\")));\n\
+                int main(void) { return chosen(); }";
+    let Some(program) = c_program(body, &["-O1", "-fcf-protection=none", "-Wl,-z,now"]) else {
+        return;
+    };
+    let mut command = Command::new(&program.path);
+    command.env_clear().env("NCCL_ALGO", "Ring");
+    let target = Running::start(command);
+    let why = live_environ(target.pid()).expect_err("it never gets to libc").0;
+    assert!(why.contains("is still starting"), "{why}");
+}
+
+#[test]
+fn the_main_thread_may_have_exited() {
+    let body = "#include <pthread.h>\nstatic void *other(void *p) { sleep(1000); return p; }\n\
+                int main(void) { pthread_t t; pthread_create(&t, 0, other, 0); \
+                setenv(\"LATE\", \"1\", 1); ready(); pthread_exit(0); }";
+    let Some(program) = c_program(body, &["-pthread"]) else { return };
+    let target = program.start(&[("NCCL_ALGO", "Ring")]);
+    let pid = target.pid();
+    eventually("the exit of the main thread", || {
+        super::stat::read(pid).ok()?.is_zombie().then_some(())
+    });
+    assert_eq!(exec_block(pid).expect("readable").len(), 1);
+    assert_eq!(text(&live(pid).block, "LATE"), Some("1"));
 }
 
 #[test]

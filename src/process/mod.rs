@@ -11,12 +11,17 @@ pub mod paged;
 pub mod pidfd;
 mod reason;
 mod scan;
-mod snapshot;
+pub mod slot;
+pub mod snapshot;
 pub mod stat;
-mod symtab;
+pub mod symtab;
 pub mod tree;
 
 #[cfg(test)]
+mod fake_elf;
+#[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod slot_tests;
 #[cfg(test)]
 mod targets;

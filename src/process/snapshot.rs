@@ -17,7 +17,7 @@ const MAX_PAGES: usize = 2 * MAX_BYTES / super::paged::PAGE;
 
 /// One copy of a whole environment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Snapshot {
+pub struct Snapshot {
     /// The value of `environ`: 0 after `clearenv`, and before libc started.
     pub array: u64,
     pointers: Vec<u64>,
@@ -25,13 +25,14 @@ pub(super) struct Snapshot {
     pub entries: Vec<Vec<u8>>,
 }
 
-/// Copies until two copies in a row are the same.
+/// Copies until two copies in a row are the same. `slot` is the address of the
+/// variable `environ`, which holds the address of the array.
 ///
 /// # Errors
 /// `WouldBlock` when the environment changes too often, `EFAULT` when it leads
 /// to memory that is not mapped, `InvalidData` when it is too large, else why
 /// the target cannot be read.
-pub(super) fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
+pub fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
     let mut last = None;
     let mut failed = None;
     let mut known = vec![slot];
