@@ -11,7 +11,8 @@ use std::io;
 const MAX_PROGRAM_HEADERS: u64 = 256;
 const MAX_DYNAMIC: u64 = 512;
 const MAX_OBJECTS: usize = 4096;
-const MAX_CHAIN: u64 = 100_000;
+/// Real chains have a few dozen symbols at most.
+const MAX_CHAIN: u64 = 2048;
 const MAX_PATH: usize = 4096;
 
 const PT_LOAD: u32 = 1;
@@ -26,9 +27,6 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_DEBUG: u64 = 21;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-
-/// `r_state` of `struct r_debug` while nothing is being loaded.
-const RT_CONSISTENT: u32 = 0;
 
 const STT_NOTYPE: u8 = 0;
 const STT_OBJECT: u8 = 1;
@@ -303,16 +301,6 @@ pub fn link_map(target: &mut Target<'_>, debug: u64) -> io::Result<Vec<Object>> 
         node = target.word_at(node, 3)?;
     }
     Ok(objects)
-}
-
-/// True while the dynamic linker is busy: at the start of the process until
-/// all libraries are relocated, and during `dlopen` and `dlclose`.
-///
-/// # Errors
-/// As [`Memory::read`].
-pub fn is_loading(target: &mut Target<'_>, debug: u64) -> io::Result<bool> {
-    let state = element(debug, 3, target.class.word() as u64)?;
-    Ok(target.memory.u32(state)? != RT_CONSISTENT)
 }
 
 /// The path of a loaded object, as the dynamic linker wrote it.

@@ -22,8 +22,8 @@ const MAX_PAGES: usize = 8192;
 /// How long to wait for a process that just called exec.
 const START: Duration = Duration::from_millis(50);
 
-/// How often `environ` is read as NULL before it is believed: with all
-/// libraries loaded, a starting process fills it in within microseconds.
+/// How often `environ` is read as NULL before it is believed, when the program
+/// does not tell whether its libc has started.
 const NULLS: usize = 3;
 
 /// The most executable files that a [`Reader`] remembers.
@@ -122,14 +122,14 @@ impl Reader {
     }
 
     fn live_of_thread(&mut self, pid: i32) -> Result<Live, Unreadable> {
-        let memory = RemoteMemory::new(pid);
         let deadline = Instant::now() + START;
         let mut nulls = 0;
         loop {
-            match self.attempt(&memory) {
-                Ok((live, array)) => {
+            // A new one each time: it may hold on to the memory before exec.
+            match self.attempt(&RemoteMemory::new(pid)) {
+                Ok((live, settled)) => {
                     nulls += 1;
-                    if array != 0 || nulls >= NULLS {
+                    if settled || nulls >= NULLS {
                         return Ok(live);
                     }
                 }
@@ -145,23 +145,17 @@ impl Reader {
         }
     }
 
-    /// Tries once; also returns the value of `environ`.
-    fn attempt(&mut self, memory: &RemoteMemory) -> Result<(Live, u64), Failure> {
+    /// Tries once; also says whether this is the last word.
+    fn attempt(&mut self, memory: &RemoteMemory) -> Result<(Live, bool), Failure> {
         let pid = memory.pid();
         let auxv = read_auxv(pid)?;
         let slot = self.slot(memory, &auxv)?;
-        let snapshot = snapshot::stable(memory, auxv.class, slot.address).map_err(|error| {
-            let why = reason::cannot_read_memory(pid, "environ", &error);
-            if is_not_mapped(&error) { Failure::NotYet(why) } else { Failure::Final(why) }
-        })?;
+        let snapshot = snapshot::stable(memory, auxv.class, slot.address)
+            .map_err(|error| failure(pid, "environ", &error))?;
         // NULL: emptied by clearenv, or not filled in yet.
-        if snapshot.array == 0 && find(memory, &auxv)?.0.loading {
-            return Err(Failure::NotYet(Unreadable::new(format!(
-                "process {pid} is still starting: its dynamic linker is loading libraries"
-            ))));
-        }
+        let settled = snapshot.array != 0 || has_started(memory, &auxv)?;
         let live = Live { block: EnvBlock::from_entries(snapshot.entries), source: slot.source };
-        Ok((live, snapshot.array))
+        Ok((live, settled))
     }
 
     fn slot(&mut self, memory: &RemoteMemory, auxv: &Auxv) -> Result<Slot, Failure> {
@@ -169,7 +163,7 @@ impl Reader {
         if let Some(known) = id.as_ref().and_then(|id| self.known.get(id)) {
             let bias = auxv.entry.wrapping_sub(known.entry);
             let address = auxv.class.wrap(known.address.wrapping_add(bias));
-            return Ok(Slot { address, source: known.source.clone(), loading: false });
+            return Ok(Slot { address, source: known.source.clone() });
         }
         let (slot, executable) = find(memory, auxv)?;
         // Only what the file itself says is true for its other processes too.
@@ -196,31 +190,48 @@ fn read_auxv(pid: i32) -> Result<Auxv, Unreadable> {
     })
 }
 
+/// Whether libc has filled `environ` in; an error when it has not.
+fn has_started(memory: &RemoteMemory, auxv: &Auxv) -> Result<bool, Failure> {
+    let mut target = Target::new(memory, auxv.class, MAX_PAGES);
+    let started = elf_mem::executable(&mut target, auxv)
+        .and_then(|executable| slot::has_started(&mut target, &executable))
+        .map_err(|error| failure(memory.pid(), "the list of loaded objects", &error))?;
+    match started {
+        Some(false) => Err(not_started(memory.pid())),
+        Some(true) => Ok(true),
+        None => Ok(false),
+    }
+}
+
+fn not_started(pid: i32) -> Failure {
+    Failure::NotYet(Unreadable::new(format!(
+        "process {pid} is still starting: its libc does not know the environment yet"
+    )))
+}
+
+/// Addresses that do not hold may do so in a moment: after exec they are new.
+fn failure(pid: i32, what: &str, error: &io::Error) -> Failure {
+    let why = reason::cannot_read_memory(pid, what, error);
+    if is_not_mapped(error) { Failure::NotYet(why) } else { Failure::Final(why) }
+}
+
 /// Finds the variable in a process about which nothing is known.
 fn find(memory: &RemoteMemory, auxv: &Auxv) -> Result<(Slot, Executable), Failure> {
     let pid = memory.pid();
-    let failed = |what: &str, error: io::Error| {
-        let why = reason::cannot_read_memory(pid, what, &error);
-        if is_not_mapped(&error) { Failure::NotYet(why) } else { Failure::Final(why) }
-    };
     let mut target = Target::new(memory, auxv.class, MAX_PAGES);
     let executable = elf_mem::executable(&mut target, auxv)
-        .map_err(|error| failed("the program headers", error))?;
+        .map_err(|error| failure(pid, "the program headers", &error))?;
     let found = slot::in_objects(&mut target, &executable)
-        .map_err(|error| failed("the list of loaded objects", error))?;
+        .map_err(|error| failure(pid, "the list of loaded objects", &error))?;
     let slot = match found {
         Found::Slot(slot) => slot,
-        Found::NotStarted => {
+        Found::NotStarted => return Err(not_started(pid)),
+        Found::NoLibc => {
             return Err(Failure::NotYet(Unreadable::new(format!(
-                "process {pid} is still starting: its dynamic linker has not run"
+                "process {pid} has no libc: no object that it has loaded defines environ"
             ))));
         }
-        Found::Nothing if executable.interpreted => {
-            return Err(Failure::Final(Unreadable::new(format!(
-                "no object that process {pid} has loaded defines environ: it has no libc"
-            ))));
-        }
-        Found::Nothing => in_static_program(memory, &mut target, &executable)?,
+        Found::Static => in_static_program(memory, &mut target, &executable)?,
     };
     Ok((slot, executable))
 }
@@ -237,7 +248,7 @@ fn in_static_program(
         .map_err(|error| Unreadable::new(format!("read the symbols of {path}: {error}")))?;
     if let Some(address) = in_file.address {
         let address = target.class.wrap(address.wrapping_add(executable.bias));
-        return Ok(Slot { address, source: Source::SymbolTable, loading: false });
+        return Ok(Slot { address, source: Source::SymbolTable });
     }
     if in_file.go {
         return Err(Unreadable::new(format!(
@@ -254,7 +265,7 @@ fn in_static_program(
     let found = scan::find(memory, target, &executable.writable, &maps)
         .map_err(|error| reason::cannot_read_memory(pid, "the data segments", &error))?;
     match found {
-        scan::Scan::Slot(address) => Ok(Slot { address, source: Source::Scan, loading: false }),
+        scan::Scan::Slot(address) => Ok(Slot { address, source: Source::Scan }),
         scan::Scan::Nothing => Err(Unreadable::new(format!(
             "process {pid} is a static program without symbols, and nothing in its data looks \
              like an environment"

@@ -4,7 +4,9 @@
 use super::environ::{EnvBlock, exec_block};
 use super::live::{Live, Reader, live_environ};
 use super::slot::Source;
-use super::targets::{Running, as_nobody, c_program, c_source, eventually, skipped};
+use super::targets::{
+    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_helpers,
+};
 use std::process::Command;
 
 const PLAIN: &str = "int main(void) { setenv(\"NCCL_ALGO\", \"Tree\", 1); setenv(\"LATE\", \"1\", 1); \
@@ -23,7 +25,12 @@ fn text<'a>(env: &'a EnvBlock, name: &str) -> Option<&'a str> {
 /// Builds, starts with NCCL_ALGO=Ring, and checks that the exec block still
 /// says so while the live environment has what the program set later.
 fn check_late_setenv(body: &str, flags: &[&str], expected: impl Fn(&Source) -> bool) {
-    let Some(program) = c_program(body, flags) else { return };
+    if let Some(program) = c_program(body, flags) {
+        check_program(&program, flags, expected);
+    }
+}
+
+fn check_program(program: &Program, flags: &[&str], expected: impl Fn(&Source) -> bool) {
     let target = program.start(&[("NCCL_ALGO", "Ring"), ("KEPT", "yes")]);
     let exec = exec_block(target.pid()).expect("readable");
     assert_eq!(text(&exec, "NCCL_ALGO"), Some("Ring"), "{flags:?}");
@@ -57,6 +64,37 @@ fn libc_keeps_the_variable() {
 #[test]
 fn a_copy_relocation_moves_the_variable_into_the_executable() {
     check_late_setenv(COPY, &["-no-pie", "-fno-pie"], |source| *source == Source::Executable);
+}
+
+#[test]
+fn every_linker_copies_all_names_of_the_variable() {
+    for linker in ["bfd", "gold", "lld", "mold"] {
+        let flag = format!("-fuse-ld={linker}");
+        let executable = |source: &Source| *source == Source::Executable;
+        check_late_setenv(COPY, &["-no-pie", "-fno-pie", &flag], executable);
+    }
+}
+
+#[test]
+fn a_variable_of_the_same_name_that_libc_does_not_use() {
+    let body = "char *mine[] = {\"NCCL_ALGO=mine\", 0}; char **environ = mine;\n\
+                int main(void) { setenv(\"NCCL_ALGO\", \"Tree\", 1); setenv(\"LATE\", \"1\", 1); \
+                ready(); rest(); }";
+    check_late_setenv(body, &["-rdynamic"], from_libc);
+}
+
+#[test]
+fn musl() {
+    let build = |flags: &[&str]| compile("musl-gcc", &with_helpers(PLAIN), flags);
+    if let Some(program) = build(&[]) {
+        check_program(&program, &["musl"], |source| matches!(source, Source::Library(_)));
+    }
+    if let Some(program) = build(&["-static"]) {
+        check_program(&program, &["musl -static"], |source| *source == Source::SymbolTable);
+    }
+    if let Some(program) = build(&["-static", "-s"]) {
+        check_program(&program, &["musl -static -s"], |source| *source == Source::Scan);
+    }
 }
 
 #[test]

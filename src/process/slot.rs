@@ -7,7 +7,8 @@ use super::memory::is_not_mapped;
 use std::io;
 
 /// The names of the variable, the one that libc itself uses first: glibc and
-/// musl read `__environ`, bionic has only `environ`.
+/// musl read `__environ`, bionic has only `environ`. A program may define an
+/// `environ` of its own that its libc never looks at.
 pub(super) const NAMES: [&[u8]; 3] = [b"__environ", b"environ", b"_environ"];
 
 /// Where the variable `environ` of a process was found.
@@ -32,9 +33,6 @@ pub struct Slot {
     pub address: u64,
     /// How it was found.
     pub source: Source,
-    /// The dynamic linker is busy. If it is so for the first time, libc does
-    /// not know its environment yet and the variable is still NULL.
-    pub loading: bool,
 }
 
 /// What the loaded objects say.
@@ -44,8 +42,19 @@ pub enum Found {
     Slot(Slot),
     /// The dynamic linker has not run yet.
     NotStarted,
-    /// No loaded object defines it, or nothing is loaded dynamically.
-    Nothing,
+    /// No object defines it, or the one that does is not loaded yet.
+    NoLibc,
+    /// A static program, which has no loaded objects.
+    Static,
+}
+
+/// The loaded objects in the order in which symbols are searched.
+struct Objects {
+    list: Vec<Object>,
+    /// The dynamic section of what the kernel started.
+    main: u64,
+    /// There is a dynamic linker that loads more.
+    linked: bool,
 }
 
 /// Looks the variable up as the dynamic linker did: through the loaded objects
@@ -55,47 +64,75 @@ pub enum Found {
 /// `EFAULT` when the list leads to memory that is not mapped, else why the
 /// target cannot be read.
 pub fn in_objects(target: &mut Target<'_>, executable: &Executable) -> io::Result<Found> {
-    let Some(dynamic) = executable.dynamic else { return Ok(Found::Nothing) };
-    let main = Object { bias: executable.bias, dynamic, name: 0 };
-    let tables = elf_mem::dynamic(target, &main)?;
-    let debug = match tables.debug {
-        Some(debug) => debug,
-        // Started as `ld.so PROGRAM`: the linker itself keeps the list.
-        None => elf_mem::lookup(target, &main, &tables, b"_r_debug")?.unwrap_or(0),
-    };
-    let (mut objects, loading) = match debug {
-        0 => (Vec::new(), false),
-        _ => (elf_mem::link_map(target, debug)?, elf_mem::is_loading(target, debug)?),
-    };
-    if objects.is_empty() {
-        if executable.interpreted {
-            return Ok(Found::NotStarted);
-        }
-        objects.push(main);
+    let Some(objects) = Objects::of(target, executable)? else { return Ok(Found::Static) };
+    if objects.list.is_empty() {
+        return Ok(Found::NotStarted);
     }
     for name in NAMES {
-        for object in &objects {
+        if let Some((address, object)) = objects.lookup(target, name)? {
+            let source = objects.source(target, &object);
+            return Ok(Found::Slot(Slot { address, source }));
+        }
+    }
+    Ok(if objects.linked { Found::NoLibc } else { Found::Static })
+}
+
+/// Whether libc has filled `environ` in, when that can be told: until then it
+/// is NULL, just as after `clearenv`. glibc and musl set `__progname`, which is
+/// never empty afterwards, right after `environ`.
+///
+/// # Errors
+/// As [`in_objects`].
+pub fn has_started(target: &mut Target<'_>, executable: &Executable) -> io::Result<Option<bool>> {
+    let Some(objects) = Objects::of(target, executable)? else { return Ok(None) };
+    let Some((address, _)) = objects.lookup(target, b"__progname")? else { return Ok(None) };
+    match target.word(address)? {
+        0 => Ok(Some(false)),
+        name => Ok(Some(target.memory.array(name)? != [0])),
+    }
+}
+
+impl Objects {
+    /// `None` for a program without a dynamic section.
+    fn of(target: &mut Target<'_>, executable: &Executable) -> io::Result<Option<Self>> {
+        let Some(main) = executable.dynamic else { return Ok(None) };
+        let object = Object { bias: executable.bias, dynamic: main, name: 0 };
+        let tables = elf_mem::dynamic(target, &object)?;
+        // Started as `ld.so PROGRAM`: the linker itself keeps the list.
+        let linker = match tables.debug {
+            Some(_) => None,
+            None => elf_mem::lookup(target, &object, &tables, b"_r_debug")?,
+        };
+        let list = match tables.debug.or(linker).unwrap_or(0) {
+            0 => Vec::new(),
+            debug => elf_mem::link_map(target, debug)?,
+        };
+        let linked = executable.interpreted || linker.is_some();
+        // A static position-independent program is its own only object.
+        let list = if list.is_empty() && !linked { vec![object] } else { list };
+        Ok(Some(Self { list, main, linked }))
+    }
+
+    fn lookup(&self, target: &mut Target<'_>, name: &[u8]) -> io::Result<Option<(u64, Object)>> {
+        for object in &self.list {
             let found = elf_mem::dynamic(target, object)
                 .and_then(|tables| elf_mem::lookup(target, object, &tables, name));
             match found {
-                Ok(Some(address)) => {
-                    let source = source(target, object, dynamic);
-                    return Ok(Found::Slot(Slot { address, source, loading }));
-                }
+                Ok(Some(address)) => return Ok(Some((address, *object))),
                 // One damaged or just unloaded object hides no other.
                 Ok(None) => {}
                 Err(error) if is_not_mapped(&error) => {}
                 Err(error) => return Err(error),
             }
         }
+        Ok(None)
     }
-    Ok(Found::Nothing)
-}
 
-fn source(target: &mut Target<'_>, object: &Object, main: u64) -> Source {
-    if object.dynamic == main {
-        Source::Executable
-    } else {
-        Source::Library(elf_mem::object_name(target, object).unwrap_or_default())
+    fn source(&self, target: &mut Target<'_>, object: &Object) -> Source {
+        if object.dynamic == self.main {
+            Source::Executable
+        } else {
+            Source::Library(elf_mem::object_name(target, object).unwrap_or_default())
+        }
     }
 }

@@ -11,6 +11,10 @@ use std::time::Duration;
 /// How often a copy is taken at most.
 const TRIES: u32 = 24;
 
+/// How often a copy may turn out to be too large, or to have no end: an array
+/// that was half rewritten looks like that too, but each try is expensive.
+const OVERSIZED: u32 = 3;
+
 /// The most pages of 4 KiB that one copy may touch: twice what the largest
 /// accepted environment fills.
 const MAX_PAGES: usize = 2 * MAX_BYTES / super::paged::PAGE;
@@ -36,6 +40,7 @@ pub fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapsh
     let mut last = None;
     let mut failed = None;
     let mut known = vec![slot];
+    let mut oversized = 0;
     for attempt in 0..TRIES {
         let mut target = Target::new(memory, class, MAX_PAGES);
         // All pages of the last copy at once: the shortest time for a change
@@ -45,6 +50,13 @@ pub fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapsh
             Ok(copy) if last.as_ref() == Some(&copy) => return Ok(copy),
             Ok(copy) => (last, failed) = (Some(copy), None),
             Err(error) if is_final(&error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                oversized += 1;
+                if oversized == OVERSIZED {
+                    return Err(error);
+                }
+                last = None;
+            }
             Err(error) => (last, failed) = (None, Some(error)),
         }
         known = target.memory.addresses();
@@ -64,6 +76,14 @@ pub fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapsh
 /// True for an error that a changing environment cannot explain.
 fn is_final(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ESRCH | libc::EACCES | libc::ENOSYS))
+}
+
+/// Copies once, for memory that does not change.
+///
+/// # Errors
+/// As [`stable`], but for `WouldBlock`.
+pub fn once(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
+    copy(&mut Target::new(memory, class, MAX_PAGES), slot)
 }
 
 fn copy(target: &mut Target<'_>, slot: u64) -> io::Result<Snapshot> {

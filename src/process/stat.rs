@@ -116,7 +116,7 @@ pub fn read(pid: i32) -> Result<Stat, Unreadable> {
 /// A thread that still runs in a process whose main thread has exited. Its id
 /// works wherever a pid does, and the kernel shows memory and environment of
 /// such a process only under it.
-pub(super) fn living_thread(pid: i32) -> Option<i32> {
+pub fn living_thread(pid: i32) -> Option<i32> {
     read(pid).ok().filter(Stat::is_zombie)?;
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     threads
