@@ -11,7 +11,8 @@ use std::io;
 const MAX_PROGRAM_HEADERS: u64 = 256;
 const MAX_DYNAMIC: u64 = 512;
 const MAX_OBJECTS: usize = 4096;
-const MAX_CHAIN: u64 = 100_000;
+/// Real chains have a few dozen symbols at most.
+const MAX_CHAIN: u64 = 2048;
 const MAX_PATH: usize = 4096;
 
 const PT_LOAD: u32 = 1;
@@ -77,7 +78,7 @@ impl Class {
 
     /// Addresses wrap around at the width of the target, as its own linker
     /// computes them.
-    fn wrap(self, addr: u64) -> u64 {
+    pub fn wrap(self, addr: u64) -> u64 {
         match self {
             Self::Elf32 => addr & u64::from(u32::MAX),
             Self::Elf64 => addr,

@@ -2,7 +2,7 @@
 //! last exec delivered. The live environment (view L) is in `live`; comparing
 //! the two is not done here.
 
-use super::reason;
+use super::{reason, stat};
 use crate::model::Unreadable;
 use std::fs::File;
 use std::io::{self, Read};
@@ -40,18 +40,20 @@ impl EnvBlock {
         if bytes.len() > MAX_BYTES {
             return Err(too_large());
         }
-        let body = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-        let pieces = body.split(|byte| *byte == 0);
-        let entries: Vec<Vec<u8>> = pieces
-            .filter(|piece| !piece.is_empty())
-            .take(MAX_ENTRIES + 1)
-            .map(<[u8]>::to_vec)
-            .collect();
-        if entries.len() > MAX_ENTRIES {
-            return Err(too_large());
+        if bytes.is_empty() {
+            return Ok(Self::default());
         }
-        let odd = entries.iter().any(|entry| !is_assignment(entry));
-        Ok(Self { overwritten: odd || bytes.first() == Some(&0), entries })
+        let mut block = Self::default();
+        for piece in bytes.strip_suffix(b"\0").unwrap_or(bytes).split(|byte| *byte == 0) {
+            block.overwritten |= !is_assignment(piece);
+            if !piece.is_empty() {
+                block.entries.push(piece.to_vec());
+            }
+            if block.entries.len() > MAX_ENTRIES {
+                return Err(too_large());
+            }
+        }
+        Ok(block)
     }
 
     /// The entries in order, as they are.
@@ -88,8 +90,8 @@ impl EnvBlock {
     }
 
     /// True when this cannot be all that exec delivered: a process title was
-    /// written over it, which shows as a leading NUL or as entries that are no
-    /// assignment. A name missing from such a block proves nothing.
+    /// written over it, which shows as NULs without an entry before them or as
+    /// entries that are no assignment. A name missing from such a block proves nothing.
     pub fn looks_overwritten(&self) -> bool {
         self.overwritten
     }
@@ -126,13 +128,18 @@ pub(super) fn too_large() -> Unreadable {
 /// Why it cannot be read: no such process, another user's, a zombie, a kernel
 /// thread.
 pub fn exec_block(pid: i32) -> Result<EnvBlock, Unreadable> {
-    let path = format!("/proc/{pid}/environ");
-    let bytes = read_capped(&path).map_err(|error| reason::cannot_read(pid, &path, &error))?;
-    if bytes.is_empty()
-        && let Some(why) = reason::without_memory(pid)
-    {
-        return Err(why);
+    match exec_block_of_thread(pid) {
+        Ok(block) if !block.is_empty() => Ok(block),
+        result => match reason::without_memory(pid) {
+            None => result,
+            Some(why) => stat::living_thread(pid).map_or(Err(why), exec_block_of_thread),
+        },
     }
+}
+
+fn exec_block_of_thread(tid: i32) -> Result<EnvBlock, Unreadable> {
+    let path = format!("/proc/{tid}/environ");
+    let bytes = read_capped(&path).map_err(|error| reason::cannot_read(tid, &path, &error))?;
     EnvBlock::parse(&bytes)
 }
 
@@ -165,6 +172,7 @@ mod tests {
     fn process_titles_are_noticed() {
         assert!(block("\0\0\0HOME=/root\0").looks_overwritten());
         assert!(block("worker 3 of 8\0HOME=/root\0").looks_overwritten());
+        assert!(block("a=title\0\0\0\0HOME=/root\0").looks_overwritten());
         assert!(!block("").looks_overwritten());
         // The block may end inside an entry: setproctitle keeps the area's size.
         assert_eq!(block("A=1\0B=2").get("B"), Some(&b"2"[..]));

@@ -4,10 +4,11 @@
 //! where the variable is.
 
 use super::auxv::{self, Auxv};
-use super::elf_mem::{self, Class, Executable, Object, Target};
+use super::elf_mem::{self, Executable, Target};
 use super::environ::EnvBlock;
 use super::memory::{RemoteMemory, is_not_mapped};
-use super::{maps, reason, scan, snapshot, symtab};
+use super::slot::{self, Found, Slot, Source};
+use super::{maps, reason, scan, snapshot, stat, symtab};
 use crate::model::Unreadable;
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,37 +16,18 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// The names of the variable, the one that libc itself uses first: glibc and
-/// musl read `__environ`, bionic has only `environ`.
-const NAMES: [&[u8]; 3] = [b"__environ", b"environ", b"_environ"];
-
 /// The most pages of 4 KiB that are read to find the variable.
 const MAX_PAGES: usize = 8192;
 
-/// How long a process may take from exec until libc knows its environment.
+/// How long to wait for a process that just called exec.
 const START: Duration = Duration::from_millis(50);
 
-/// How often everything is tried anew when the addresses do not hold: the
-/// process may have called exec in between.
-const TRIES: usize = 3;
+/// How often `environ` is read as NULL before it is believed, when the program
+/// does not tell whether its libc has started.
+const NULLS: usize = 3;
 
 /// The most executable files that a [`Reader`] remembers.
 const MAX_KNOWN: usize = 4096;
-
-/// Where the variable `environ` of a process was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The main executable defines it for all libraries: a COPY relocation, as
-    /// in Debian's python3.
-    Executable,
-    /// A library defines it; its path as the target's dynamic linker knows it.
-    Library(Vec<u8>),
-    /// The symbol table of the executable file, which is a static program.
-    SymbolTable,
-    /// Searched by its looks in the data of a static program without symbols:
-    /// less certain than the others.
-    Scan,
-}
 
 /// The live environment of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,12 +85,6 @@ struct Known {
     source: Source,
 }
 
-/// Where the variable is in a process.
-struct Slot {
-    address: u64,
-    source: Source,
-}
-
 /// Why there is no result yet.
 enum Failure {
     /// It may work in a moment: the process has not started or called exec.
@@ -136,22 +112,31 @@ impl Reader {
     /// kernel thread, a program without a libc (Go), an environment that
     /// changes faster than it can be read.
     pub fn live(&mut self, pid: i32) -> Result<Live, Unreadable> {
-        let memory = RemoteMemory::new(pid);
+        match self.live_of_thread(pid) {
+            Ok(live) => Ok(live),
+            // The main thread may have exited before the others.
+            Err(why) => stat::living_thread(pid)
+                .filter(|tid| *tid != pid)
+                .map_or(Err(why), |tid| self.live_of_thread(tid)),
+        }
+    }
+
+    fn live_of_thread(&mut self, pid: i32) -> Result<Live, Unreadable> {
         let deadline = Instant::now() + START;
-        let mut tries = 0;
+        let mut nulls = 0;
         loop {
-            tries += 1;
-            match self.attempt(&memory) {
-                Ok((live, true)) => return Ok(live),
-                // NULL: emptied by clearenv, or not filled in yet.
-                Ok((live, false)) if Instant::now() > deadline => return Ok(live),
-                Ok((_, false)) => {}
+            // A new one each time: it may hold on to the memory before exec.
+            match self.attempt(&RemoteMemory::new(pid)) {
+                Ok((live, settled)) => {
+                    nulls += 1;
+                    if settled || nulls >= NULLS {
+                        return Ok(live);
+                    }
+                }
                 Err(Failure::Final(why)) => return Err(reason::without_memory(pid).unwrap_or(why)),
                 Err(Failure::NotYet(why)) => {
-                    if let Some(why) = reason::without_memory(pid) {
-                        return Err(why);
-                    }
-                    if tries >= TRIES && Instant::now() > deadline {
+                    let over = (Instant::now() > deadline).then_some(why);
+                    if let Some(why) = reason::without_memory(pid).or(over) {
                         return Err(why);
                     }
                 }
@@ -160,24 +145,24 @@ impl Reader {
         }
     }
 
-    /// Tries once; also says whether the pointer was other than NULL.
+    /// Tries once; also says whether this is the last word.
     fn attempt(&mut self, memory: &RemoteMemory) -> Result<(Live, bool), Failure> {
         let pid = memory.pid();
         let auxv = read_auxv(pid)?;
         let slot = self.slot(memory, &auxv)?;
-        let snapshot = snapshot::stable(memory, auxv.class, slot.address).map_err(|error| {
-            let why = reason::cannot_read_memory(pid, "environ", &error);
-            if is_not_mapped(&error) { Failure::NotYet(why) } else { Failure::Final(why) }
-        })?;
+        let snapshot = snapshot::stable(memory, auxv.class, slot.address)
+            .map_err(|error| failure(pid, "environ", &error))?;
+        // NULL: emptied by clearenv, or not filled in yet.
+        let settled = snapshot.array != 0 || has_started(memory, &auxv)?;
         let live = Live { block: EnvBlock::from_entries(snapshot.entries), source: slot.source };
-        Ok((live, snapshot.array != 0))
+        Ok((live, settled))
     }
 
     fn slot(&mut self, memory: &RemoteMemory, auxv: &Auxv) -> Result<Slot, Failure> {
         let id = FileId::of_executable(memory.pid());
         if let Some(known) = id.as_ref().and_then(|id| self.known.get(id)) {
             let bias = auxv.entry.wrapping_sub(known.entry);
-            let address = wrap(auxv.class, known.address.wrapping_add(bias));
+            let address = auxv.class.wrap(known.address.wrapping_add(bias));
             return Ok(Slot { address, source: known.source.clone() });
         }
         let (slot, executable) = find(memory, auxv)?;
@@ -193,13 +178,6 @@ impl Reader {
     }
 }
 
-fn wrap(class: Class, address: u64) -> u64 {
-    match class {
-        Class::Elf32 => address & u64::from(u32::MAX),
-        Class::Elf64 => address,
-    }
-}
-
 fn read_auxv(pid: i32) -> Result<Auxv, Unreadable> {
     let path = format!("/proc/{pid}/auxv");
     let mut bytes = Vec::with_capacity(auxv::MAX_BYTES);
@@ -212,79 +190,50 @@ fn read_auxv(pid: i32) -> Result<Auxv, Unreadable> {
     })
 }
 
+/// Whether libc has filled `environ` in; an error when it has not.
+fn has_started(memory: &RemoteMemory, auxv: &Auxv) -> Result<bool, Failure> {
+    let mut target = Target::new(memory, auxv.class, MAX_PAGES);
+    let started = elf_mem::executable(&mut target, auxv)
+        .and_then(|executable| slot::has_started(&mut target, &executable))
+        .map_err(|error| failure(memory.pid(), "the list of loaded objects", &error))?;
+    match started {
+        Some(false) => Err(not_started(memory.pid())),
+        Some(true) => Ok(true),
+        None => Ok(false),
+    }
+}
+
+fn not_started(pid: i32) -> Failure {
+    Failure::NotYet(Unreadable::new(format!(
+        "process {pid} is still starting: its libc does not know the environment yet"
+    )))
+}
+
+/// Addresses that do not hold may do so in a moment: after exec they are new.
+fn failure(pid: i32, what: &str, error: &io::Error) -> Failure {
+    let why = reason::cannot_read_memory(pid, what, error);
+    if is_not_mapped(error) { Failure::NotYet(why) } else { Failure::Final(why) }
+}
+
 /// Finds the variable in a process about which nothing is known.
 fn find(memory: &RemoteMemory, auxv: &Auxv) -> Result<(Slot, Executable), Failure> {
     let pid = memory.pid();
-    let failed = |what: &str, error: io::Error| {
-        let why = reason::cannot_read_memory(pid, what, &error);
-        if is_not_mapped(&error) { Failure::NotYet(why) } else { Failure::Final(why) }
-    };
     let mut target = Target::new(memory, auxv.class, MAX_PAGES);
     let executable = elf_mem::executable(&mut target, auxv)
-        .map_err(|error| failed("the program headers", error))?;
-    let found = in_objects(&mut target, &executable)
-        .map_err(|error| failed("the list of loaded objects", error))?;
+        .map_err(|error| failure(pid, "the program headers", &error))?;
+    let found = slot::in_objects(&mut target, &executable)
+        .map_err(|error| failure(pid, "the list of loaded objects", &error))?;
     let slot = match found {
         Found::Slot(slot) => slot,
-        Found::NotStarted => {
+        Found::NotStarted => return Err(not_started(pid)),
+        Found::NoLibc => {
             return Err(Failure::NotYet(Unreadable::new(format!(
-                "process {pid} is still starting: its dynamic linker has not run"
+                "process {pid} has no libc: no object that it has loaded defines environ"
             ))));
         }
-        Found::Nothing if executable.interpreted => {
-            return Err(Failure::Final(Unreadable::new(format!(
-                "no object that process {pid} has loaded defines environ: it has no libc"
-            ))));
-        }
-        Found::Nothing => in_static_program(memory, &mut target, &executable)?,
+        Found::Static => in_static_program(memory, &mut target, &executable)?,
     };
     Ok((slot, executable))
-}
-
-enum Found {
-    Slot(Slot),
-    NotStarted,
-    Nothing,
-}
-
-/// Looks the variable up as the dynamic linker did: through the loaded objects
-/// in their order, the main executable first.
-fn in_objects(target: &mut Target<'_>, executable: &Executable) -> io::Result<Found> {
-    let Some(dynamic) = executable.dynamic else { return Ok(Found::Nothing) };
-    let main = Object { bias: executable.bias, dynamic, name: 0 };
-    let tables = elf_mem::dynamic(target, &main)?;
-    let debug = match tables.debug {
-        Some(debug) => debug,
-        // Started as `ld.so PROGRAM`: the linker itself keeps the list.
-        None => elf_mem::lookup(target, &main, &tables, b"_r_debug")?.unwrap_or(0),
-    };
-    let mut objects = if debug == 0 { Vec::new() } else { elf_mem::link_map(target, debug)? };
-    if objects.is_empty() {
-        if executable.interpreted {
-            return Ok(Found::NotStarted);
-        }
-        objects.push(main);
-    }
-    for name in NAMES {
-        for object in &objects {
-            let found = elf_mem::dynamic(target, object)
-                .and_then(|tables| elf_mem::lookup(target, object, &tables, name));
-            match found {
-                Ok(Some(address)) if object.dynamic == dynamic => {
-                    return Ok(Found::Slot(Slot { address, source: Source::Executable }));
-                }
-                Ok(Some(address)) => {
-                    let path = elf_mem::object_name(target, object).unwrap_or_default();
-                    return Ok(Found::Slot(Slot { address, source: Source::Library(path) }));
-                }
-                // One damaged or just unloaded object hides no other.
-                Ok(None) => {}
-                Err(error) if is_not_mapped(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(Found::Nothing)
 }
 
 fn in_static_program(
@@ -295,10 +244,10 @@ fn in_static_program(
     let pid = memory.pid();
     let path = format!("/proc/{pid}/exe");
     let file = File::open(&path).map_err(|error| reason::cannot_read(pid, &path, &error))?;
-    let in_file = symtab::find(&file, &NAMES)
+    let in_file = symtab::find(&file, &slot::NAMES)
         .map_err(|error| Unreadable::new(format!("read the symbols of {path}: {error}")))?;
     if let Some(address) = in_file.address {
-        let address = wrap(target.class, address.wrapping_add(executable.bias));
+        let address = target.class.wrap(address.wrapping_add(executable.bias));
         return Ok(Slot { address, source: Source::SymbolTable });
     }
     if in_file.go {

@@ -2,8 +2,11 @@
 //! `environ`, and every way in which reading it can fail.
 
 use super::environ::{EnvBlock, exec_block};
-use super::live::{Live, Reader, Source, live_environ};
-use super::targets::{Running, as_nobody, c_program, c_source, eventually, skipped};
+use super::live::{Live, Reader, live_environ};
+use super::slot::Source;
+use super::targets::{
+    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_helpers,
+};
 use std::process::Command;
 
 const PLAIN: &str = "int main(void) { setenv(\"NCCL_ALGO\", \"Tree\", 1); setenv(\"LATE\", \"1\", 1); \
@@ -22,7 +25,12 @@ fn text<'a>(env: &'a EnvBlock, name: &str) -> Option<&'a str> {
 /// Builds, starts with NCCL_ALGO=Ring, and checks that the exec block still
 /// says so while the live environment has what the program set later.
 fn check_late_setenv(body: &str, flags: &[&str], expected: impl Fn(&Source) -> bool) {
-    let Some(program) = c_program(body, flags) else { return };
+    if let Some(program) = c_program(body, flags) {
+        check_program(&program, flags, expected);
+    }
+}
+
+fn check_program(program: &Program, flags: &[&str], expected: impl Fn(&Source) -> bool) {
     let target = program.start(&[("NCCL_ALGO", "Ring"), ("KEPT", "yes")]);
     let exec = exec_block(target.pid()).expect("readable");
     assert_eq!(text(&exec, "NCCL_ALGO"), Some("Ring"), "{flags:?}");
@@ -56,6 +64,37 @@ fn libc_keeps_the_variable() {
 #[test]
 fn a_copy_relocation_moves_the_variable_into_the_executable() {
     check_late_setenv(COPY, &["-no-pie", "-fno-pie"], |source| *source == Source::Executable);
+}
+
+#[test]
+fn every_linker_copies_all_names_of_the_variable() {
+    for linker in ["bfd", "gold", "lld", "mold"] {
+        let flag = format!("-fuse-ld={linker}");
+        let executable = |source: &Source| *source == Source::Executable;
+        check_late_setenv(COPY, &["-no-pie", "-fno-pie", &flag], executable);
+    }
+}
+
+#[test]
+fn a_variable_of_the_same_name_that_libc_does_not_use() {
+    let body = "char *mine[] = {\"NCCL_ALGO=mine\", 0}; char **environ = mine;\n\
+                int main(void) { setenv(\"NCCL_ALGO\", \"Tree\", 1); setenv(\"LATE\", \"1\", 1); \
+                ready(); rest(); }";
+    check_late_setenv(body, &["-rdynamic"], from_libc);
+}
+
+#[test]
+fn musl() {
+    let build = |flags: &[&str]| compile("musl-gcc", &with_helpers(PLAIN), flags);
+    if let Some(program) = build(&[]) {
+        check_program(&program, &["musl"], |source| matches!(source, Source::Library(_)));
+    }
+    if let Some(program) = build(&["-static"]) {
+        check_program(&program, &["musl -static"], |source| *source == Source::SymbolTable);
+    }
+    if let Some(program) = build(&["-static", "-s"]) {
+        check_program(&program, &["musl -static -s"], |source| *source == Source::Scan);
+    }
 }
 
 #[test]
@@ -216,6 +255,38 @@ fn a_starting_process_is_never_taken_for_an_empty_one() {
         let target = Running::start(command);
         assert_eq!(text(&live(target.pid()).block, "KEPT"), Some("yes"));
     }
+}
+
+#[test]
+fn a_process_that_hangs_while_it_loads_libraries_is_not_taken_for_an_empty_one() {
+    // An IFUNC resolver runs inside the dynamic linker, before libc starts.
+    let body = "static int one(void) { return 1; } static void *pick(void) { \
+                __asm__ volatile(\"syscall\" :: \"a\"(34) : \"rcx\", \"r11\", \"memory\"); return one; }\n\
+                int chosen(void) __attribute__((ifunc(\"pick\")));\n\
+                int main(void) { return chosen(); }";
+    let Some(program) = c_program(body, &["-O1", "-fcf-protection=none", "-Wl,-z,now"]) else {
+        return;
+    };
+    let mut command = Command::new(&program.path);
+    command.env_clear().env("NCCL_ALGO", "Ring");
+    let target = Running::start(command);
+    let why = live_environ(target.pid()).expect_err("it never gets to libc").0;
+    assert!(why.contains("is still starting"), "{why}");
+}
+
+#[test]
+fn the_main_thread_may_have_exited() {
+    let body = "#include <pthread.h>\nstatic void *other(void *p) { sleep(1000); return p; }\n\
+                int main(void) { pthread_t t; pthread_create(&t, 0, other, 0); \
+                setenv(\"LATE\", \"1\", 1); ready(); pthread_exit(0); }";
+    let Some(program) = c_program(body, &["-pthread"]) else { return };
+    let target = program.start(&[("NCCL_ALGO", "Ring")]);
+    let pid = target.pid();
+    eventually("the exit of the main thread", || {
+        super::stat::read(pid).ok()?.is_zombie().then_some(())
+    });
+    assert_eq!(exec_block(pid).expect("readable").len(), 1);
+    assert_eq!(text(&live(pid).block, "LATE"), Some("1"));
 }
 
 #[test]

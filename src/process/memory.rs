@@ -2,6 +2,8 @@
 //! targets, behind one trait. Knows nothing about what the bytes mean: ELF is
 //! in `elf_mem`, environments are in `live`. Nothing here attaches or writes.
 
+use super::reason;
+use crate::model::Unreadable;
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -100,6 +102,14 @@ impl RemoteMemory {
     /// The process whose memory this is.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
+    }
+
+    /// Turns an error of reading `what` into a sentence for a person: who may
+    /// read this memory, or that the process is gone.
+    pub fn explain(&self, what: &str, error: &io::Error) -> Unreadable {
+        let pid = self.pid();
+        let why = reason::cannot_read_memory(pid, what, error);
+        reason::without_memory(pid).unwrap_or(why)
     }
 
     /// Reads parts in order and returns the bytes that arrived before the

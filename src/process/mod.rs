@@ -12,9 +12,10 @@ pub mod paged;
 pub mod pidfd;
 mod reason;
 mod scan;
-mod snapshot;
+pub mod slot;
+pub mod snapshot;
 pub mod stat;
-mod symtab;
+pub mod symtab;
 pub mod tree;
 
 pub use child::{
@@ -24,6 +25,10 @@ pub use environ::{EnvBlock, exec_block};
 pub use live::live_environ;
 
 #[cfg(test)]
+mod fake_elf;
+#[cfg(test)]
 mod live_tests;
+#[cfg(test)]
+mod slot_tests;
 #[cfg(test)]
 mod targets;

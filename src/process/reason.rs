@@ -35,19 +35,23 @@ pub(super) fn cannot_read_memory(pid: i32, what: &str, error: &io::Error) -> Unr
 }
 
 fn denied() -> String {
-    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    match scope.trim() {
-        "" | "0" => "permission denied: another user's process, or one that made itself not \
-                     dumpable; needs root or CAP_SYS_PTRACE"
-            .into(),
-        "3" => {
-            "permission denied: kernel.yama.ptrace_scope is 3, which forbids it to everyone".into()
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    denied_under(scope.unwrap_or_default().trim())
+}
+
+/// The same error has two causes; which one it was, the kernel does not say.
+fn denied_under(yama_scope: &str) -> String {
+    let who = match yama_scope {
+        "" | "0" => ", or one that made itself not dumpable",
+        "1" => ", or Yama (kernel.yama.ptrace_scope=1) allows only descendants",
+        "2" => ", or Yama (kernel.yama.ptrace_scope=2) allows only CAP_SYS_PTRACE",
+        _ => {
+            return format!(
+                "permission denied: Yama (kernel.yama.ptrace_scope={yama_scope}) forbids it to everyone"
+            );
         }
-        scope => format!(
-            "permission denied: another user's process, or kernel.yama.ptrace_scope={scope}, \
-             which allows only descendants; needs root or CAP_SYS_PTRACE"
-        ),
-    }
+    };
+    format!("permission denied: another user's process{who}; needs root or CAP_SYS_PTRACE")
 }
 
 /// Why a process has no memory at all, if that is so: gone, a zombie, a kernel
@@ -65,5 +69,18 @@ pub(super) fn without_memory(pid: i32) -> Option<Unreadable> {
         Some(Unreadable::new(format!("process {pid} is a kernel thread: it has no environment")))
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_yama_scope_has_its_reason() {
+        assert!(denied_under("").contains("another user's process, or one that made itself"));
+        assert!(denied_under("1").contains("allows only descendants; needs root"));
+        assert!(denied_under("2").contains("allows only CAP_SYS_PTRACE"));
+        assert!(denied_under("3").ends_with("forbids it to everyone"));
     }
 }

@@ -11,7 +11,9 @@ use std::io;
 /// The most bytes of writable data that are searched.
 const MAX_DATA: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
-const MAX_ENTRIES: usize = 1 << 16;
+/// The most entries of environments that are looked at, over all candidates:
+/// a hostile program could point to one long array from everywhere.
+const MAX_ENTRIES: usize = 1 << 20;
 /// The longest name that is taken for a variable's.
 const MAX_NAME: usize = 256;
 
@@ -34,7 +36,7 @@ pub(super) fn find(
     maps: &[Mapping],
 ) -> io::Result<Scan> {
     let mut candidates: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    let mut left = MAX_DATA;
+    let (mut left, mut entries) = (MAX_DATA, MAX_ENTRIES);
     for segment in segments {
         let mut at = segment.start;
         let end = segment.start.saturating_add(segment.size.min(left));
@@ -47,7 +49,7 @@ pub(super) fn find(
                 Err(error) => return Err(error),
             };
             for (slot, array) in pointers(target, at, &chunk[..got]) {
-                if is_writable(maps, array) && looks_like_environ(target, array)? {
+                if is_writable(maps, array) && looks_like_environ(target, array, &mut entries)? {
                     candidates.entry(array).or_default().push(slot);
                 }
             }
@@ -84,44 +86,46 @@ fn is_stack(maps: &[Mapping], addr: u64) -> bool {
 }
 
 /// True for a non-empty, NULL-terminated array of `NAME=...` strings.
-fn looks_like_environ(target: &mut Target<'_>, array: u64) -> io::Result<bool> {
-    for index in 0..MAX_ENTRIES {
-        let entry = match entry(target, array, index) {
-            Ok(entry) => entry,
+fn looks_like_environ(
+    target: &mut Target<'_>,
+    array: u64,
+    entries: &mut usize,
+) -> io::Result<bool> {
+    let word = target.class.word() as u64;
+    for index in 0.. {
+        let is_variable = target.word(array.saturating_add(index * word)).and_then(|string| {
+            if string == 0 { Ok(None) } else { starts_with_name(target, string).map(Some) }
+        });
+        match is_variable {
+            Ok(None) => return Ok(index > 0),
+            Ok(Some(true)) => {}
+            Ok(Some(false)) => return Ok(false),
             Err(error) if is_not_mapped(&error) => return Ok(false),
             Err(error) => return Err(error),
-        };
-        match entry {
-            Entry::End => return Ok(index > 0),
-            Entry::Variable => {}
-            Entry::Other => return Ok(false),
         }
+        *entries = entries.checked_sub(1).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "too much in it looks like an environment")
+        })?;
     }
     Ok(false)
 }
 
-enum Entry {
-    End,
-    Variable,
-    Other,
-}
-
-fn entry(target: &mut Target<'_>, array: u64, index: usize) -> io::Result<Entry> {
-    let offset = (index * target.class.word()) as u64;
-    let string = target.word(array.saturating_add(offset))?;
-    if string == 0 {
-        return Ok(Entry::End);
-    }
-    for at in 0..MAX_NAME {
-        let [byte] = target.memory.array(string.saturating_add(at as u64))?;
-        match byte {
-            b'=' if at > 0 => return Ok(Entry::Variable),
-            b'A'..=b'Z' | b'a'..=b'z' | b'_' => {}
-            b'0'..=b'9' | b'.' | b'-' | b'%' | b'(' | b')' if at > 0 => {}
-            _ => return Ok(Entry::Other),
+/// True for a string of the form `NAME=...`.
+fn starts_with_name(target: &mut Target<'_>, string: u64) -> io::Result<bool> {
+    let mut len = 0;
+    while len < MAX_NAME {
+        let bytes = target.memory.rest_of_page(string.saturating_add(len as u64))?;
+        for byte in bytes.iter().take(MAX_NAME - len) {
+            match byte {
+                b'=' => return Ok(len > 0),
+                b'A'..=b'Z' | b'a'..=b'z' | b'_' => {}
+                b'0'..=b'9' | b'.' | b'-' | b'%' | b'(' | b')' if len > 0 => {}
+                _ => return Ok(false),
+            }
+            len += 1;
         }
     }
-    Ok(Entry::Other)
+    Ok(false)
 }
 
 /// Arrays on the stack are the one from exec, or a tail of it that the program
@@ -141,5 +145,63 @@ fn choose(candidates: &BTreeMap<u64, Vec<u64>>, maps: &[Mapping]) -> Scan {
         (_, 0, _) => candidates.values().next().map_or(Scan::Nothing, |s| Scan::Slot(s[0])),
         (1, 1, _) => Scan::Slot(moved[0][0]),
         (many, _, _) => Scan::Ambiguous(many),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::elf_mem::Class;
+    use super::super::maps::Perms;
+    use super::super::memory::SparseMemory;
+    use super::*;
+
+    const DATA: u64 = 0x1000_0000;
+    const HEAP: u64 = 0x2000_0000;
+    const STACK: u64 = 0x3000_0000;
+
+    fn region(start: u64, path: &[u8]) -> Mapping {
+        Mapping {
+            start,
+            end: start + 0x1000_0000,
+            perms: Perms { read: true, write: true, ..Perms::default() },
+            offset: 0,
+            dev: (0, 0),
+            inode: 0,
+            path: path.to_vec(),
+            deleted: false,
+        }
+    }
+
+    /// Searches data with these words; heap and stack each begin with an array
+    /// of one variable, and 16 bytes further with its NULL.
+    fn search(words: &[u64]) -> io::Result<Scan> {
+        let maps = [region(DATA, b"/x"), region(HEAP, b"[heap]"), region(STACK, b"[stack]")];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let segment = Segment { start: DATA, size: bytes.len() as u64 };
+        let mut memory = SparseMemory::new();
+        memory.put(DATA, bytes);
+        for base in [HEAP, STACK] {
+            let array = [base + 32, base + 40, 0, 0].map(u64::to_le_bytes).concat();
+            memory.put(base, [&array[..], b"ALGO=1\0\0PROTO=2\0"].concat());
+        }
+        let mut target = Target::new(&memory, Class::Elf64, 64);
+        find(&memory, &mut target, &[segment], &maps)
+    }
+
+    #[test]
+    fn the_choice() {
+        let found = |words: &[u64]| search(words).expect("readable");
+        assert_eq!(found(&[1, HEAP + 16, DATA, 0]), Scan::Nothing);
+        assert_eq!(found(&[1, STACK]), Scan::Slot(DATA + 8));
+        assert_eq!(found(&[STACK + 8, STACK]), Scan::Slot(DATA + 8), "the whole, not its tail");
+        assert_eq!(found(&[7, HEAP]), Scan::Slot(DATA + 8));
+        assert_eq!(found(&[STACK, HEAP, HEAP]), Scan::Slot(DATA + 8), "moved by setenv");
+        assert_eq!(found(&[STACK, HEAP]), Scan::Ambiguous(2));
+    }
+
+    #[test]
+    fn a_flood_of_candidates_ends() {
+        let error = search(&vec![HEAP; MAX_ENTRIES + 1]).expect_err("too many entries");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }
 }

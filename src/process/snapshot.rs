@@ -11,13 +11,17 @@ use std::time::Duration;
 /// How often a copy is taken at most.
 const TRIES: u32 = 24;
 
+/// How often a copy may turn out to be too large, or to have no end: an array
+/// that was half rewritten looks like that too, but each try is expensive.
+const OVERSIZED: u32 = 3;
+
 /// The most pages of 4 KiB that one copy may touch: twice what the largest
 /// accepted environment fills.
 const MAX_PAGES: usize = 2 * MAX_BYTES / super::paged::PAGE;
 
 /// One copy of a whole environment.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Snapshot {
+pub struct Snapshot {
     /// The value of `environ`: 0 after `clearenv`, and before libc started.
     pub array: u64,
     pointers: Vec<u64>,
@@ -25,16 +29,18 @@ pub(super) struct Snapshot {
     pub entries: Vec<Vec<u8>>,
 }
 
-/// Copies until two copies in a row are the same.
+/// Copies until two copies in a row are the same. `slot` is the address of the
+/// variable `environ`, which holds the address of the array.
 ///
 /// # Errors
 /// `WouldBlock` when the environment changes too often, `EFAULT` when it leads
 /// to memory that is not mapped, `InvalidData` when it is too large, else why
 /// the target cannot be read.
-pub(super) fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
+pub fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
     let mut last = None;
     let mut failed = None;
     let mut known = vec![slot];
+    let mut oversized = 0;
     for attempt in 0..TRIES {
         let mut target = Target::new(memory, class, MAX_PAGES);
         // All pages of the last copy at once: the shortest time for a change
@@ -44,6 +50,13 @@ pub(super) fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result
             Ok(copy) if last.as_ref() == Some(&copy) => return Ok(copy),
             Ok(copy) => (last, failed) = (Some(copy), None),
             Err(error) if is_final(&error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                oversized += 1;
+                if oversized == OVERSIZED {
+                    return Err(error);
+                }
+                last = None;
+            }
             Err(error) => (last, failed) = (None, Some(error)),
         }
         known = target.memory.addresses();
@@ -63,6 +76,14 @@ pub(super) fn stable(memory: &dyn Memory, class: Class, slot: u64) -> io::Result
 /// True for an error that a changing environment cannot explain.
 fn is_final(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ESRCH | libc::EACCES | libc::ENOSYS))
+}
+
+/// Copies once, for memory that does not change.
+///
+/// # Errors
+/// As [`stable`], but for `WouldBlock`.
+pub fn once(memory: &dyn Memory, class: Class, slot: u64) -> io::Result<Snapshot> {
+    copy(&mut Target::new(memory, class, MAX_PAGES), slot)
 }
 
 fn copy(target: &mut Target<'_>, slot: u64) -> io::Result<Snapshot> {

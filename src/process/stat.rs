@@ -113,6 +113,17 @@ pub fn read(pid: i32) -> Result<Stat, Unreadable> {
     parse(&line).ok_or_else(|| Unreadable::new(format!("read {path}: not in the known format")))
 }
 
+/// A thread that still runs in a process whose main thread has exited. Its id
+/// works wherever a pid does, and the kernel shows memory and environment of
+/// such a process only under it.
+pub fn living_thread(pid: i32) -> Option<i32> {
+    read(pid).ok().filter(Stat::is_zombie)?;
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    threads
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(|tid| read(*tid).is_ok_and(|stat| !stat.is_zombie()))
+}
+
 /// The arguments of a process, as raw bytes, from `/proc/PID/cmdline`. Empty
 /// for a zombie and a kernel thread. A process may have written a title over
 /// its arguments: then there is one entry with spaces.

@@ -9,14 +9,14 @@ use object::elf::{STT_NOTYPE, STT_OBJECT};
 use object::read::elf::{FileHeader, SectionHeader, SectionTable, Sym};
 use object::read::{ReadCache, ReadRef};
 use std::collections::HashSet;
-use std::fs::File;
+use std::io::{Read, Seek};
 
 const MAX_SECTIONS: u32 = 100_000;
 const MAX_TABLE: u64 = 128 << 20;
 
 /// What an executable file says about its `environ`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct InFile {
+pub struct InFile {
     /// The address of the variable in the file, before relocation.
     pub address: Option<u64>,
     /// It has no symbol table at all.
@@ -25,8 +25,12 @@ pub(super) struct InFile {
     pub go: bool,
 }
 
-/// Looks the first of `names` that is defined up in the symbol table.
-pub(super) fn find(file: &File, names: &[&[u8]]) -> Result<InFile, object::read::Error> {
+/// Looks the first of `names` that is defined up in the symbol table of an
+/// executable.
+///
+/// # Errors
+/// When it is not an ELF file, or a damaged one.
+pub fn find<R: Read + Seek>(file: R, names: &[&[u8]]) -> Result<InFile, object::read::Error> {
     let cache = ReadCache::new(file);
     let mut ident = [0; 5];
     ident.copy_from_slice((&cache).read_bytes_at(0, 5).unwrap_or(&[0; 5]));
@@ -104,7 +108,7 @@ fn offsets_of(strings: &[u8], name: &[u8]) -> HashSet<u32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::io::Write;
+    use std::io::Cursor;
 
     #[test]
     fn names_may_be_tails_of_others() {
@@ -126,9 +130,7 @@ mod tests {
                     *slot = byte;
                 }
             }
-            let mut file = tempfile::tempfile().expect("a temporary file");
-            file.write_all(&bytes).expect("a few bytes");
-            let _ = find(&file, &[b"environ"]);
+            let _ = find(Cursor::new(bytes), &[b"environ"]);
         });
     }
 }

@@ -26,33 +26,39 @@ pub fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
-/// A C program that runs `body`, says `ready` and waits for its end.
+/// A C program with `ready` and `rest` at hand: it says that it is ready, then
+/// waits for its end.
 pub fn c_program(body: &str, flags: &[&str]) -> Option<Program> {
-    c_source(
-        &format!(
-            "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
-             #include <unistd.h>\n#include <sys/wait.h>\n\
-             static void ready(void) {{ puts(\"ready\"); fflush(stdout); }}\n\
-             static void rest(void) {{ char c; while (read(0, &c, 1) > 0) {{}} }}\n{body}"
-        ),
-        flags,
+    c_source(&with_helpers(body), flags)
+}
+
+pub fn with_helpers(body: &str) -> String {
+    format!(
+        "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+         #include <unistd.h>\n#include <sys/wait.h>\n\
+         static void ready(void) {{ puts(\"ready\"); fflush(stdout); }}\n\
+         static void rest(void) {{ char c; while (read(0, &c, 1) > 0) {{}} }}\n{body}"
     )
 }
 
 pub fn c_source(source: &str, flags: &[&str]) -> Option<Program> {
+    compile("cc", source, flags)
+}
+
+pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Option<Program> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (file, path) = (dir.path().join("target.c"), dir.path().join("target"));
     std::fs::write(&file, source).expect("a small file");
-    let output = Command::new("cc").arg(&file).arg("-o").arg(&path).args(flags).output();
+    let output = Command::new(compiler).arg(&file).arg("-o").arg(&path).args(flags).output();
     match output {
         Ok(output) if output.status.success() => Some(Program { dir, path }),
         Ok(output) => {
             let why = String::from_utf8_lossy(&output.stderr);
-            skipped(&format!("cc {flags:?}: {}", why.lines().next().unwrap_or_default()));
+            skipped(&format!("{compiler} {flags:?}: {}", why.lines().next().unwrap_or_default()));
             None
         }
         Err(error) => {
-            skipped(&format!("cc: {error}"));
+            skipped(&format!("{compiler}: {error}"));
             None
         }
     }
