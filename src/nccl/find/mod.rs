@@ -116,12 +116,14 @@ impl Found {
 pub enum FindError {
     /// No place had one.
     #[error(
-        "found no {LIBRARY} (looked at {}); fetch one with --nccl pip:2.27.7 (about 350 MB), \
-         or name one with --nccl /path/to/{LIBRARY}", looked.join(", ")
+        "found no {LIBRARY} (looked at {}); {}, or name one with --nccl /path/to/{LIBRARY}",
+        looked.join(", "), fetch_one(fetched)
     )]
     NotFound {
         /// The places, in order.
         looked: Vec<String>,
+        /// What is in the cache, spelt as for `--nccl`.
+        fetched: Vec<String>,
     },
     /// There are some, and none can be read.
     #[error(
@@ -155,6 +157,13 @@ pub enum FindError {
         /// What went wrong.
         why: Unreadable,
     },
+}
+
+fn fetch_one(fetched: &[String]) -> String {
+    match fetched.last() {
+        Some(newest) => format!("use one that was fetched before with --nccl {newest}"),
+        None => "fetch one with --nccl pip:2.27.7 (about 350 MB)".into(),
+    }
 }
 
 /// Finds the library that `choice` names. `python` is the interpreter whose

@@ -130,7 +130,8 @@ fn follow(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                let done = cache::tree_bytes(directory);
+                // pip copies the file at the end, so for a moment it is there twice.
+                let done = cache::tree_bytes(directory).min(total.unwrap_or(u64::MAX));
                 progress(Event::Bytes { what: "download", done, total });
             }
             Err(RecvTimeoutError::Disconnected) => return last,
