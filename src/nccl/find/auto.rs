@@ -23,7 +23,7 @@ pub(super) fn resolve(
 ) -> Result<Found, FindError> {
     let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = environment("NCCLDIAG_NCCL") {
-        let choice = Choice::parse(&own)?;
+        let choice = Choice::parse(&own).map_err(FindError::Variable)?;
         if choice != Choice::Auto {
             let mut found = super::resolve(&choice, python, progress)?;
             found.how = format!("NCCLDIAG_NCCL={}", own.to_string_lossy());

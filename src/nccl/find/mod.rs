@@ -136,7 +136,7 @@ pub enum FindError {
     },
     /// An environment variable of this tool says something odd.
     #[error("NCCLDIAG_NCCL: {0}")]
-    Variable(#[from] BadChoice),
+    Variable(BadChoice),
     /// The named file is no libnccl.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -145,7 +145,7 @@ pub enum FindError {
         "{0}\nfetch another version with --nccl pip:VERSION, or name a library with \
          --nccl /path/to/{LIBRARY}"
     )]
-    Wheel(#[from] WheelError),
+    Wheel(Box<WheelError>),
     /// The cache could not be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -157,6 +157,12 @@ pub enum FindError {
         /// What went wrong.
         why: Unreadable,
     },
+}
+
+impl From<WheelError> for FindError {
+    fn from(error: WheelError) -> Self {
+        Self::Wheel(Box::new(error))
+    }
 }
 
 fn fetch_one(fetched: &[String]) -> String {

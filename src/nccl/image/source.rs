@@ -73,7 +73,7 @@ pub(super) fn open(path: &Path) -> Result<File, ImageError> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
         .open(path)
-        .map_err(|source| ImageError::Open { path: path.into(), source })
+        .map_err(|error| ImageError::Open { path: path.into(), error })
 }
 
 /// Refuses everything but a regular file.
@@ -81,7 +81,7 @@ pub(super) fn open(path: &Path) -> Result<File, ImageError> {
 /// # Errors
 /// [`ImageError::NotAFile`] or [`ImageError::Open`].
 pub(super) fn require_regular(file: &File, path: &Path) -> Result<(), ImageError> {
-    let meta = file.metadata().map_err(|source| ImageError::Open { path: path.into(), source })?;
+    let meta = file.metadata().map_err(|error| ImageError::Open { path: path.into(), error })?;
     refuse_special(meta.file_type(), path)
 }
 
