@@ -35,7 +35,7 @@ pub struct Param {
 }
 
 /// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3): those
-/// of logging, 9 in 2.30.7 and 10 in 2.32.3. Its layout is private to NCCL, so
+/// of logging, 2 in 2.30.3, 9 in 2.30.7 and 10 in 2.32.3. Its layout is private to NCCL, so
 /// only its existence is known here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypedParam {
