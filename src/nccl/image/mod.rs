@@ -34,9 +34,9 @@ pub struct Param {
     pub no_cache_vaddr: Option<u64>,
 }
 
-/// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3): those
-/// of logging, 2 in 2.30.3, 9 in 2.30.7 and 10 in 2.32.3. Its layout is private to NCCL, so
-/// only its existence is known here.
+/// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3), most
+/// of them of logging: 2 in 2.30.3, 9 in 2.30.7, 10 in 2.32.3. The layout is
+/// private to NCCL, so only its existence is known here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypedParam {
     /// The environment variable, such as `NCCL_DEBUG`.

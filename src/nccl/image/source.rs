@@ -199,11 +199,11 @@ impl<'a> Elf<'a> {
             .map_err(|error| damaged(self.path, "the symbol names", error))?;
         let names = self.bytes_of(strings, "the symbol names")?;
         let bytes = self.bytes_of(table, "the symbol table")?;
-        for record in bytes.chunks_exact(size_of::<elf::Sym64<LittleEndian>>()) {
-            if let Ok((symbol, _)) = object::from_bytes::<elf::Sym64<LittleEndian>>(record)
-                && symbol.st_value.get(endian) != 0
-                && let Some(name) = c_string(names, u64::from(symbol.st_name.get(endian)))
-            {
+        let count = bytes.len() / size_of::<elf::Sym64<LittleEndian>>();
+        let (table, _) = object::slice_from_bytes::<elf::Sym64<LittleEndian>>(bytes, count)
+            .map_err(|()| damaged(self.path, "the symbol table", "it is not aligned"))?;
+        for symbol in table.iter().filter(|symbol| symbol.st_value.get(endian) != 0) {
+            if let Some(name) = c_string(names, u64::from(symbol.st_name.get(endian))) {
                 each(Symbol {
                     name,
                     vaddr: symbol.st_value.get(endian),
