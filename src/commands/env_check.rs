@@ -37,9 +37,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         true => None,
         false => Some(Custom::new(arguments.command.clone())?),
     };
-    let interrupted = interrupt::watch()?;
     let mut remarks = remarks();
     let found = library(&arguments, &mut remarks)?;
+    // Not before: a fetch is safe to be killed, and should be.
+    let interrupted = interrupt::watch()?;
     let options = Options {
         library: found.as_ref().map(|f| f.path.clone()),
         python: python(&arguments.python, &paths),
