@@ -5,7 +5,7 @@ use super::environ::{EnvBlock, exec_block};
 use super::live::{Live, Reader, live_environ};
 use super::slot::Source;
 use super::targets::{
-    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_helpers,
+    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_prelude,
 };
 use std::process::Command;
 
@@ -85,7 +85,7 @@ fn a_variable_of_the_same_name_that_libc_does_not_use() {
 
 #[test]
 fn musl() {
-    let build = |flags: &[&str]| compile("musl-gcc", &with_helpers(PLAIN), flags);
+    let build = |flags: &[&str]| compile("musl-gcc", &with_prelude(PLAIN), flags);
     if let Some(program) = build(&[]) {
         check_program(&program, &["musl"], |source| matches!(source, Source::Library(_)));
     }
