@@ -1,5 +1,7 @@
 //! Reads other processes from outside: exec block, live environ, maps, memory.
-//! Nothing here stops, attaches to or writes into a process.
+//! Nothing here stops, attaches to or writes into a process that is observed;
+//! only `pidfd` sends signals, to what its caller names. What NCCL keeps in the
+//! memory of a process is not known here.
 
 pub mod auxv;
 pub mod child;
