@@ -6,8 +6,8 @@ use super::{interrupt, output};
 use crate::cli::{EnvCheck as Arguments, Format};
 use crate::exit::{Exit, UsageError};
 use crate::launch::{
-    Context as FindingContext, Custom, Driver, LaunchPath, Options, Python, RunFolder, Values,
-    all, find_tool, findings, remove_dead_runs,
+    Context as FindingContext, Custom, Driver, LaunchPath, Options, Python, RunFolder, Values, all,
+    find_tool, findings, remove_dead_runs,
 };
 use crate::model::{Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Verdict};
 use crate::nccl::find::{Choice, FindError, Found, resolve};
@@ -77,9 +77,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
 fn chosen(arguments: &Arguments) -> Result<Vec<&'static LaunchPath>> {
     for id in &arguments.path {
         if !all().any(|p| p.id == id) {
-            let near = all().map(|p| p.id).max_by(|a, b| {
-                strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id))
-            });
+            let near = all()
+                .map(|p| p.id)
+                .max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
             let text = format!(
                 "no launch path {id:?}; did you mean {}? (--list shows all)",
                 near.unwrap_or_default()

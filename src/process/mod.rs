@@ -21,7 +21,8 @@ pub mod symtab;
 pub mod tree;
 
 pub use child::{
-    POLL, adopt_orphans, die_with_parent, end_descendants, end_tree, output, reap_orphans, spawn, wait_until,
+    POLL, adopt_orphans, die_with_parent, end_descendants, end_tree, output, reap_orphans, spawn,
+    wait_until,
 };
 pub use environ::{EnvBlock, exec_block};
 pub use live::live_environ;

@@ -83,8 +83,9 @@ fn packaged(python: Option<&Path>, looked: &mut Vec<String>) -> Vec<Place> {
 /// What `ldconfig -p` lists.
 fn from_linker_cache(looked: &mut Vec<String>) -> Vec<Place> {
     looked.push("ldconfig -p".into());
-    let ask =
-        |program: &str| process::output(Command::new(program).arg("-p"), Duration::from_secs(5)).ok();
+    let ask = |program: &str| {
+        process::output(Command::new(program).arg("-p"), Duration::from_secs(5)).ok()
+    };
     // A user's PATH often lacks /sbin.
     let Some(answer) = ask("ldconfig").or_else(|| ask("/sbin/ldconfig")) else {
         return Vec::new();
