@@ -10,7 +10,7 @@ const ROOT: &str = "probes/pyprobe.rs";
 
 fn main() {
     // All that the root includes by `#[path]`.
-    for source in ["probes", "src/nccl/table.rs", "src/nccl/witness.rs"] {
+    for source in ["probes", "src/nccl/got.rs", "src/nccl/table.rs", "src/nccl/witness.rs"] {
         println!("cargo::rerun-if-changed={source}");
     }
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {

@@ -3,6 +3,7 @@
 
 pub mod cache;
 pub mod find;
+pub mod got;
 pub mod image;
 pub mod progress;
 mod python;
