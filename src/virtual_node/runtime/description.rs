@@ -108,7 +108,8 @@ impl Description {
         text += &format!("model {}\nmajor {}\nminor {}\n", self.model, f.major, f.minor);
         text += &format!("processors {}\nshared_block {}\n", f.processors, f.shared_block);
         text += &format!("shared_processor {}\nclock_khz {}\n", f.shared_processor, f.clock_khz);
-        text += &format!("memory_khz {}\nbus_bits {}\ncache {}\n", f.memory_khz, f.bus_bits, f.cache);
+        text +=
+            &format!("memory_khz {}\nbus_bits {}\ncache {}\n", f.memory_khz, f.bus_bits, f.cache);
         text += &format!("memory {}\npeer {}\n", f.memory, i32::from(f.peer));
         text += &format!("multicast {}\npci_id {}\n", i32::from(f.multicast), f.pci_id);
         for gpu in &self.gpus {
@@ -116,7 +117,8 @@ impl Description {
         }
         for (word, list) in [("entry", &self.entries), ("kernel", &self.kernels)] {
             for function in list {
-                text += &format!("{word} {} {} {}\n", function.offset, function.size, function.name);
+                text +=
+                    &format!("{word} {} {} {}\n", function.offset, function.size, function.name);
             }
         }
         text
@@ -255,7 +257,8 @@ mod tests {
     #[test]
     fn bus_ids_are_checked() {
         assert_eq!(bus_numbers("0001:1b:00.0"), Some([1, 27, 0, 0]));
-        for bad in ["", "1b:00.0", "0000:1bb:00.0", "0000:00:20.0", "0:0:0.8", "0:0:0:0.0", "x:0:0.0"]
+        for bad in
+            ["", "1b:00.0", "0000:1bb:00.0", "0000:00:20.0", "0:0:0.8", "0:0:0:0.0", "x:0:0.0"]
         {
             assert_eq!(bus_numbers(bad), None, "{bad}");
         }

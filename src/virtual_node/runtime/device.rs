@@ -82,8 +82,8 @@ fn model_attribute(which: c_int) -> Option<c_int> {
         76 => figures.minor,
         81 => figures.shared_processor,
         97 => figures.shared_block,
-        120 | 127 => hopper,        // cluster launch, tensor maps
-        126 => 1 + 3 * hopper,      // memory synchronisation domains
+        120 | 127 => hopper,   // cluster launch, tensor maps
+        126 => 1 + 3 * hopper, // memory synchronisation domains
         132 => c_int::from(figures.multicast),
         _ => return None,
     })

@@ -74,7 +74,8 @@ not_implemented! {
 
 /// The address of a driver function. Versions (`_v2`) share the function.
 pub(super) fn find(name: &str) -> Option<*const ()> {
-    let plain = |name: &str| own::find(name).or_else(|| vmm::find(name)).or_else(|| missing::find(name));
+    let plain =
+        |name: &str| own::find(name).or_else(|| vmm::find(name)).or_else(|| missing::find(name));
     let base = name.rsplit_once("_v").filter(|(_, digits)| digits.parse::<u8>().is_ok());
     plain(name).or_else(|| plain(base?.0)).or(match name {
         "cuGetProcAddress_v2" => Some(proc_address_2 as *const ()),
@@ -224,12 +225,12 @@ fn write_pointer_attribute(to: *mut c_void, which: c_int, at: usize) -> Result<(
     };
     let ipc = c_int::from(matches!(range.kind, memory::Kind::Device(_)));
     let (size, value) = match which {
-        1 => (8, context_of(range.device) as u64),   // context
-        2 => (4, if host { 1 } else { 2 }),          // memory type
-        3 | 4 => (8, at as u64),                     // device pointer, host pointer
-        7 => (8, start as u64 / 4096),               // buffer id
+        1 => (8, context_of(range.device) as u64), // context
+        2 => (4, if host { 1 } else { 2 }),        // memory type
+        3 | 4 => (8, at as u64),                   // device pointer, host pointer
+        7 => (8, start as u64 / 4096),             // buffer id
         9 => (4, u64::from(range.device.cast_unsigned())), // device ordinal
-        10 => (4, u64::from(ipc.cast_unsigned())),   // legacy IPC possible
+        10 => (4, u64::from(ipc.cast_unsigned())), // legacy IPC possible
         11 => (8, start as u64),
         12 => (8, range.bytes as u64),
         _ => {

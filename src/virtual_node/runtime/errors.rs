@@ -48,21 +48,39 @@ pub(super) fn driver_code(result: Result<(), Error>) -> Code {
 /// The names of functions that were called and are not implemented, in the
 /// order of the first call.
 static UNIMPLEMENTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// What the system refused to the virtual devices.
+static REFUSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Remembers that `name` was called, and gives the code to return.
 pub(super) fn unimplemented(name: &str) -> Code {
-    let mut names = UNIMPLEMENTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !names.iter().any(|known| known == name) {
-        names.push(name.to_owned());
-    }
-    drop(names);
+    remember(&UNIMPLEMENTED, name);
     code(Err(NOT_SUPPORTED))
+}
+
+/// Remembers why the virtual device is "out of memory", and gives that error.
+pub(super) fn refused(what: &str, why: &std::io::Error) -> Error {
+    remember(&REFUSED, &format!("{what}: {why}"));
+    OUT_OF_MEMORY
+}
+
+/// Keeps a text once, and few of them.
+fn remember(list: &Mutex<Vec<String>>, text: &str) {
+    let mut known = list.lock().unwrap_or_else(PoisonError::into_inner);
+    if known.len() < 64 && !known.iter().any(|known| known == text) {
+        known.push(text.to_owned());
+    }
 }
 
 /// What was called so far without being implemented. Whatever NCCL decided
 /// after such a call is not to be trusted.
 pub fn missing() -> Vec<String> {
     UNIMPLEMENTED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// What the system refused so far (open files, address space): NCCL was told
+/// "out of memory" for it.
+pub fn refusals() -> Vec<String> {
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 functions! {

@@ -1,9 +1,7 @@
 //! Stream capture and graphs: plain bookkeeping of what a graph would do.
 
 use super::abi::{HostFunction, HostNode, In, KernelNode, Out};
-use super::errors::{
-    Code, Error, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, code,
-};
+use super::errors::{Code, Error, ILLEGAL_STATE, INVALID_HANDLE, INVALID_VALUE, code};
 use super::launch;
 pub(super) use super::timeline::Work;
 use super::timeline::{Capture, Graph, UserObject, lock};

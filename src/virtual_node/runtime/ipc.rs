@@ -24,13 +24,8 @@ fn handle_of(at: usize) -> Result<IpcHandle, Error> {
     let all = memory::ranges();
     let (_, range) = memory::holding(&all, at).ok_or(INVALID_VALUE)?;
     let Kind::Device(file) = &range.kind else { return Err(INVALID_VALUE) };
-    let text = format!(
-        "{} {} {} {} ",
-        std::process::id(),
-        file.as_raw_fd(),
-        range.bytes,
-        range.device
-    );
+    let text =
+        format!("{} {} {} {} ", std::process::id(), file.as_raw_fd(), range.bytes, range.device);
     let mut bytes = [0; 64];
     bytes.get_mut(..text.len()).ok_or(INVALID_VALUE)?.copy_from_slice(text.as_bytes());
     Ok(IpcHandle(bytes))
@@ -44,14 +39,13 @@ fn mapped(handle: &IpcHandle) -> Result<usize, Error> {
     let text = std::str::from_utf8(&handle.0).map_err(|_| INVALID_HANDLE)?;
     let mut words = text.split(' ');
     let mut number = || words.next()?.parse::<usize>().ok();
-    let (Some(pid), Some(fd), Some(bytes), Some(device)) =
-        (number(), number(), number(), number())
+    let (Some(pid), Some(fd), Some(bytes), Some(device)) = (number(), number(), number(), number())
     else {
         return Err(INVALID_HANDLE);
     };
     let path = format!("/proc/{pid}/fd/{fd}");
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|_| INVALID_HANDLE)?;
-    let pages = sys::map(bytes, Backing::Shared(&file, 0)).map_err(|_| INVALID_HANDLE)?;
+    let pages = sys::map(bytes, Backing::Shared(&file, 0))?;
     let at = pages.at;
     let device = c_int::try_from(device).map_err(|_| INVALID_HANDLE)?;
     let kind = Kind::Device(Arc::new(file));

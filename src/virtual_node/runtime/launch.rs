@@ -1,7 +1,9 @@
 //! Kernel launches: recorded with name, grid, block and shared memory, never
 //! executed. Also the attributes of kernels, as far as NCCL asks for them.
 
-use super::abi::{Dim3, DriverLaunchConfig, In, KernelNode, LaunchAttribute, LaunchConfig, Out, fill};
+use super::abi::{
+    Dim3, DriverLaunchConfig, In, KernelNode, LaunchAttribute, LaunchConfig, Out, fill,
+};
 use super::errors::{Code, Error, code, driver_code};
 use super::graph::{self, Work};
 use super::state::{self, node};

@@ -96,8 +96,8 @@ fn allocate(bytes: usize, device: c_int) -> Result<usize, Error> {
         return Ok(0);
     }
     let bytes = bytes.checked_next_multiple_of(ROUND).ok_or(OUT_OF_MEMORY)?;
-    let file = sys::memory_file(c"nccldiag-virtual-gpu", bytes).map_err(|_| OUT_OF_MEMORY)?;
-    let pages = sys::map(bytes, Backing::Shared(&file, 0)).map_err(|_| OUT_OF_MEMORY)?;
+    let file = sys::memory_file(c"nccldiag-virtual-gpu", bytes)?;
+    let pages = sys::map(bytes, Backing::Shared(&file, 0))?;
     let (at, kind) = (pages.at, Kind::Device(Arc::new(file)));
     ranges().insert(at, Range { bytes, device, kind, pages: Some(pages) });
     Ok(at)
@@ -155,7 +155,7 @@ fn allocate_host(bytes: usize) -> Result<usize, Error> {
         return Ok(0);
     }
     let bytes = bytes.checked_next_multiple_of(PAGE).ok_or(OUT_OF_MEMORY)?;
-    let pages = sys::map(bytes, Backing::Private).map_err(|_| OUT_OF_MEMORY)?;
+    let pages = sys::map(bytes, Backing::Private)?;
     let at = pages.at;
     let device = state::device();
     ranges().insert(at, Range { bytes, device, kind: Kind::Host, pages: Some(pages) });

@@ -47,7 +47,7 @@ mod vmm;
 pub use abi::{Dim3, Out};
 pub use description::{BadDescription, Description, Figures, Function, Gpu};
 pub use device::set_device;
-pub use errors::missing;
+pub use errors::{missing, refusals};
 pub use launch::{Launch, take_launches};
 pub use memory::{free, malloc};
 pub use patch::Redirected;
@@ -86,14 +86,20 @@ impl fmt::Display for InstallError {
         match self {
             Self::Platform => f.write_str("a virtual node needs x86-64 Linux with glibc"),
             Self::AlreadyInstalled => f.write_str("this process already has a virtual node"),
-            Self::NoEntries => f.write_str("the library has no CUDA runtime that could be replaced"),
-            Self::TooShort(name) => write!(f, "{name} in this library is too short to be redirected"),
+            Self::NoEntries => {
+                f.write_str("the library has no CUDA runtime that could be replaced")
+            }
+            Self::TooShort(name) => {
+                write!(f, "{name} in this library is too short to be redirected")
+            }
             Self::Forbidden(why) => write!(
                 f,
                 "this system forbids changing the library's code in memory ({why}); \
                  a security policy such as SELinux's execmod does that"
             ),
-            Self::NoRoom => f.write_str("there is no free address space within 1 GiB of the library"),
+            Self::NoRoom => {
+                f.write_str("there is no free address space within 1 GiB of the library")
+            }
             Self::Imports(why) => write!(f, "cannot redirect the library's imports: {why}"),
         }
     }
@@ -122,6 +128,7 @@ pub unsafe fn install(handle: *mut c_void, node: Description) -> Result<Redirect
     if !state::set(node) {
         return Err(InstallError::AlreadyInstalled);
     }
+    sys::raise_file_limit();
     // SAFETY: the caller's promise.
     unsafe { imports::redirect(handle) }?;
     // SAFETY: as above.

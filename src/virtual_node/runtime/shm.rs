@@ -82,7 +82,11 @@ pub(super) unsafe extern "C" fn make(template: *mut c_char) -> c_int {
 ///
 /// # Safety
 /// As `open`.
-pub(super) unsafe extern "C" fn open_file(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+pub(super) unsafe extern "C" fn open_file(
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+) -> c_int {
     // SAFETY: the caller passes what it would pass to open.
     let Some((pid, descriptor)) = own(unsafe { CStr::from_ptr(path) }.to_bytes()) else {
         // SAFETY: as above.

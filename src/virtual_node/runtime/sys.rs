@@ -1,6 +1,7 @@
 //! The few functions of the C library that the runtime needs, declared here
 //! because it has no crates, and safe wrappers where one is possible.
 
+use super::errors::{Error, refused};
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io;
@@ -21,17 +22,36 @@ const MFD_CLOEXEC: u32 = 1;
 const FALLOC_FL_KEEP_SIZE: c_int = 1;
 const FALLOC_FL_PUNCH_HOLE: c_int = 2;
 
+const RLIMIT_NOFILE: c_int = 7;
+/// Descriptors above this do not fit into the names of shared memory.
+const FILES: u64 = 1 << 14;
+
 /// The page size of x86-64.
 pub(super) const PAGE: usize = 4096;
 
 unsafe extern "C" {
-    fn mmap(at: *mut c_void, n: usize, prot: c_int, flags: c_int, fd: c_int, from: i64)
-    -> *mut c_void;
+    fn mmap(
+        at: *mut c_void,
+        n: usize,
+        prot: c_int,
+        flags: c_int,
+        fd: c_int,
+        from: i64,
+    ) -> *mut c_void;
     fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     fn mprotect(at: *mut c_void, bytes: usize, protection: c_int) -> c_int;
     fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
     fn memfd_create(name: *const c_char, flags: u32) -> c_int;
+    fn getrlimit(which: c_int, to: *mut Limit) -> c_int;
+    fn setrlimit(which: c_int, from: *const Limit) -> c_int;
     fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> c_int;
+}
+
+/// `struct rlimit`.
+#[repr(C)]
+struct Limit {
+    now: u64,
+    most: u64,
 }
 
 /// Pages that are unmapped when this is dropped.
@@ -76,11 +96,14 @@ impl Backing<'_> {
 }
 
 /// Maps new pages anywhere.
-pub(super) fn map(bytes: usize, backing: Backing<'_>) -> io::Result<Pages> {
+///
+/// # Errors
+/// `OUT_OF_MEMORY`; the reason is remembered.
+pub(super) fn map(bytes: usize, backing: Backing<'_>) -> Result<Pages, Error> {
     let (protection, flags, fd, from) = backing.arguments();
     // SAFETY: without MAP_FIXED the kernel replaces nothing.
     let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, fd, from) };
-    pages(at, bytes)
+    pages(at, bytes).map_err(|error| refused("map memory", &error))
 }
 
 /// Maps new pages at exactly `at`, when nothing is there.
@@ -138,7 +161,14 @@ pub(super) unsafe fn forget_pages(at: usize, bytes: usize) -> io::Result<()> {
 }
 
 /// A file without a name, of this size in bytes, that is all holes.
-pub(super) fn memory_file(name: &std::ffi::CStr, bytes: usize) -> io::Result<File> {
+///
+/// # Errors
+/// `OUT_OF_MEMORY`; the reason (mostly the limit of open files) is remembered.
+pub(super) fn memory_file(name: &std::ffi::CStr, bytes: usize) -> Result<File, Error> {
+    make_file(name, bytes).map_err(|error| refused("make a memory file", &error))
+}
+
+fn make_file(name: &std::ffi::CStr, bytes: usize) -> io::Result<File> {
     // SAFETY: the name ends in NUL.
     let fd = unsafe { memfd_create(name.as_ptr(), MFD_CLOEXEC) };
     if fd < 0 {
@@ -148,6 +178,20 @@ pub(super) fn memory_file(name: &std::ffi::CStr, bytes: usize) -> io::Result<Fil
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(bytes as u64)?;
     Ok(file)
+}
+
+/// Lets this process open as many files as the system lets it: a rank of the
+/// virtual node needs some hundred.
+pub(super) fn raise_file_limit() {
+    let mut limit = Limit { now: 0, most: 0 };
+    // SAFETY: both calls take a pointer to the structure of two integers.
+    unsafe {
+        if getrlimit(RLIMIT_NOFILE, &mut limit) == 0 && limit.now < limit.most {
+            limit.now = limit.most.min(FILES);
+            // A refusal shows when the files run out.
+            setrlimit(RLIMIT_NOFILE, &limit);
+        }
+    }
 }
 
 /// Makes a part of a file a hole again: it then reads as zeroes and takes no

@@ -5,7 +5,7 @@
 use super::abi::{AllocationProperties, In, MulticastProperties, Out};
 use super::errors::{
     Code, Error, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OPERATING_SYSTEM, OUT_OF_MEMORY,
-    driver_code,
+    driver_code, refused,
 };
 use super::memory::{self, Kind, Range};
 use super::sys::{self, Backing, Pages};
@@ -98,7 +98,7 @@ extern "C" fn create(
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let file = sys::memory_file(c"nccldiag-virtual-vmm", bytes).map_err(|_| OUT_OF_MEMORY)?;
+        let file = sys::memory_file(c"nccldiag-virtual-vmm", bytes)?;
         to.set(new_handle(Arc::new(Physical { file, properties })))
     }))
 }
@@ -123,7 +123,7 @@ fn reserve(bytes: usize, alignment: usize) -> Result<usize, Error> {
         return Err(INVALID_VALUE);
     }
     let all = bytes.checked_add(alignment).ok_or(OUT_OF_MEMORY)?;
-    let pages = sys::map(all, Backing::Reserved).map_err(|_| OUT_OF_MEMORY)?;
+    let pages = sys::map(all, Backing::Reserved)?;
     let at = pages.at.next_multiple_of(alignment);
     let end = pages.at + all;
     // Both ends that alignment did not need are given back when dropped.
@@ -149,7 +149,7 @@ fn map_at(at: usize, bytes: usize, from: usize, physical: Arc<Physical>) -> Resu
     }
     // SAFETY: the range is inside a reservation, which belongs to the caller.
     let mapped = unsafe { sys::map_over(at, bytes, Backing::Shared(&physical.file, from)) };
-    mapped.map_err(|_| OUT_OF_MEMORY)?;
+    mapped.map_err(|error| refused("map device memory", &error))?;
     let device = if physical.on_host() { 0 } else { physical.properties.location.id };
     let kind = Kind::Mapped(physical, from);
     memory::ranges().insert(at, Range { bytes, device, kind, pages: None });
@@ -241,7 +241,7 @@ extern "C" fn multicast_granularity(to: Out<usize>, _properties: usize, which: c
 extern "C" fn multicast_create(to: Out<u64>, properties: In<MulticastProperties>) -> Code {
     driver_code(properties.get().and_then(|wish| {
         let name = c"nccldiag-virtual-multicast";
-        let file = sys::memory_file(name, wish.bytes).map_err(|_| OUT_OF_MEMORY)?;
+        let file = sys::memory_file(name, wish.bytes)?;
         let location = super::abi::Location { kind: ON_DEVICE, id: 0 };
         let properties = AllocationProperties { location, ..AllocationProperties::default() };
         to.set(new_handle(Arc::new(Physical { file, properties })))
