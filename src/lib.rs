@@ -21,3 +21,4 @@ pub mod nccl;
 pub mod probes;
 pub mod process;
 pub mod render;
+pub mod virtual_node;

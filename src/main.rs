@@ -3,7 +3,7 @@
 use clap::Parser;
 use nccldiag::cli::{Cli, Command};
 use nccldiag::exit::{Exit, UsageError};
-use nccldiag::{commands, probes};
+use nccldiag::{commands, probes, virtual_node};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,6 +13,9 @@ fn main() -> ExitCode {
     let words: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
     if let Some(result) = probes::native::dispatch(&words) {
         return report(result.map(|()| ExitCode::SUCCESS));
+    }
+    if words.first().is_some_and(|word| *word == virtual_node::worker::SUBCOMMAND) {
+        virtual_node::worker::run();
     }
     let result = match Cli::parse().command {
         Command::EnvCheck(options) => commands::env_check::run(*options),

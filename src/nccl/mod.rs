@@ -9,7 +9,7 @@ pub mod progress;
 mod python;
 pub mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod wheel;
 pub mod witness;
 pub mod xray;

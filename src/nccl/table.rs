@@ -73,6 +73,24 @@ impl std::error::Error for NcclResult {}
 #[repr(C)]
 pub struct UniqueId(pub [u8; 128]);
 
+/// `ncclSimInfo_t`: what `ncclGroupSimulateEnd` fills in.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SimulationInfo {
+    size: usize,
+    magic: u32,
+    version: u32,
+    /// NCCL's estimate in microseconds.
+    pub estimated_us: f32,
+}
+
+impl Default for SimulationInfo {
+    /// `NCCL_SIM_INFO_INITIALIZER` of 2.22, which all later versions accept.
+    fn default() -> Self {
+        Self { size: size_of::<Self>(), magic: 0x7468_5283, version: 22200, estimated_us: -1.0 }
+    }
+}
+
 /// `ncclComm_t`: opaque.
 pub type Comm = *mut c_void;
 /// `cudaStream_t`: opaque.
@@ -143,6 +161,8 @@ functions! {
     group_start = c"ncclGroupStart"() -> NcclResult;
     /// `ncclGroupEnd()`
     group_end = c"ncclGroupEnd"() -> NcclResult;
+    /// `ncclGroupSimulateEnd(ncclSimInfo*)`, since 2.22.3 (works since 2.23.4).
+    group_simulate_end = c"ncclGroupSimulateEnd"(*mut SimulationInfo) -> NcclResult;
     /// `ncclResetDebugInit()`: makes NCCL read `NCCL_DEBUG` and its like again.
     reset_debug_init = c"ncclResetDebugInit"() -> ();
 }

@@ -22,7 +22,7 @@ const ALL: [&str; 12] = [
 ];
 
 /// The libraries to test with, oldest first; prints why when there is none.
-pub(super) fn libraries() -> Vec<Entry> {
+pub(crate) fn libraries() -> Vec<Entry> {
     let cache = Cache::user().expect("a place for the cache");
     if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
         for name in ALL {

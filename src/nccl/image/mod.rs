@@ -4,11 +4,13 @@
 
 mod decode;
 mod error;
+mod functions;
 mod source;
 mod strings;
 mod version;
 
 pub use error::ImageError;
+pub use functions::{NamedFunction, functions, open_regular};
 pub use version::{BadVersion, NcclVersion};
 
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -46,11 +46,6 @@ impl<T> Out<T> {
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// A value in Rust, for calls that do not come from C.
-    pub fn from(value: &T) -> Self {
-        Self(value)
-    }
-
     /// The value.
     ///
     /// # Errors

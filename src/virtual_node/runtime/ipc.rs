@@ -49,7 +49,7 @@ fn mapped(handle: &IpcHandle) -> Result<usize, Error> {
     let at = pages.at;
     let device = c_int::try_from(device).map_err(|_| INVALID_HANDLE)?;
     let kind = Kind::Device(Arc::new(file));
-    memory::ranges().insert(at, Range { bytes, device, kind, pages: Some(pages) });
+    memory::ranges().insert(at, Range { bytes, device, kind, _pages: Some(pages) });
     Ok(at)
 }
 

@@ -36,8 +36,8 @@ pub(super) struct Range {
     pub(super) bytes: usize,
     pub(super) device: c_int,
     pub(super) kind: Kind,
-    /// The pages, when they go with the range.
-    pub(super) pages: Option<Pages>,
+    /// The pages, when they go with the range: they are unmapped with it.
+    pub(super) _pages: Option<Pages>,
 }
 
 static RANGES: Mutex<BTreeMap<usize, Range>> = Mutex::new(BTreeMap::new());
@@ -99,7 +99,7 @@ fn allocate(bytes: usize, device: c_int) -> Result<usize, Error> {
     let file = sys::memory_file(c"nccldiag-virtual-gpu", bytes)?;
     let pages = sys::map(bytes, Backing::Shared(&file, 0))?;
     let (at, kind) = (pages.at, Kind::Device(Arc::new(file)));
-    ranges().insert(at, Range { bytes, device, kind, pages: Some(pages) });
+    ranges().insert(at, Range { bytes, device, kind, _pages: Some(pages) });
     Ok(at)
 }
 
@@ -158,7 +158,7 @@ fn allocate_host(bytes: usize) -> Result<usize, Error> {
     let pages = sys::map(bytes, Backing::Private)?;
     let at = pages.at;
     let device = state::device();
-    ranges().insert(at, Range { bytes, device, kind: Kind::Host, pages: Some(pages) });
+    ranges().insert(at, Range { bytes, device, kind: Kind::Host, _pages: Some(pages) });
     Ok(at)
 }
 
@@ -170,7 +170,7 @@ extern "C" fn host_register(at: usize, bytes: usize, _flags: c_uint) -> Code {
     if at == 0 || bytes == 0 {
         return code(Err(INVALID_VALUE));
     }
-    let range = Range { bytes, device: state::device(), kind: Kind::Registered, pages: None };
+    let range = Range { bytes, device: state::device(), kind: Kind::Registered, _pages: None };
     match ranges().entry(at) {
         Entry::Vacant(free) => {
             free.insert(range);

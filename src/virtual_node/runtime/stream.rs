@@ -4,7 +4,6 @@
 use super::abi::{HostFunction, Out};
 use super::errors::{Code, Error, INVALID_HANDLE, code};
 use super::graph::{self, Work};
-use super::state;
 use super::timeline::{Capture, Stream, lock};
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
@@ -33,7 +32,7 @@ pub extern "C" fn create(to: Out<usize>) -> Code {
     let mut timeline = lock();
     let tables = timeline.tables();
     let handle = tables.handle();
-    tables.streams.insert(handle, Stream { device: state::device(), capture: None });
+    tables.streams.insert(handle, Stream::default());
     code(to.set(handle))
 }
 

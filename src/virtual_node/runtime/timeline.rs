@@ -5,7 +5,6 @@
 use super::abi::HostFunction;
 use super::errors::{Error, INVALID_HANDLE};
 use std::collections::HashMap;
-use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Handles up to 2 are the default streams of CUDA.
@@ -15,7 +14,6 @@ const FIRST_HANDLE: usize = 0x1_0000;
 /// A stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    pub(super) device: c_int,
     pub(super) capture: Option<Capture>,
 }
 

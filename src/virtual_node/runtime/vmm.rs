@@ -152,7 +152,7 @@ fn map_at(at: usize, bytes: usize, from: usize, physical: Arc<Physical>) -> Resu
     mapped.map_err(|error| refused("map device memory", &error))?;
     let device = if physical.on_host() { 0 } else { physical.properties.location.id };
     let kind = Kind::Mapped(physical, from);
-    memory::ranges().insert(at, Range { bytes, device, kind, pages: None });
+    memory::ranges().insert(at, Range { bytes, device, kind, _pages: None });
     Ok(())
 }
 

@@ -1,0 +1,43 @@
+//! What tests of the virtual node share: a worker inside the test program, and
+//! the corpus of real topologies and logs.
+
+use super::node::NodeSpec;
+use super::topology::Topology;
+use super::worker;
+use std::path::PathBuf;
+
+/// Becomes a worker when a test starts this program again for that.
+#[test]
+#[ignore = "runs as a worker of the other tests"]
+fn worker_child() {
+    if std::env::var_os("NCCLDIAG_TEST_WORKER").is_some() {
+        worker::run();
+    }
+}
+
+/// Makes a node start this test program as its ranks.
+pub(super) fn through_this_program(spec: &mut NodeSpec) {
+    let program = std::env::current_exe().expect("this test");
+    let name = "virtual_node::testing::worker_child";
+    spec.command = vec![program.into()];
+    spec.command.extend(["--exact", name, "--ignored", "--nocapture"].map(Into::into));
+    spec.variables.push(("NCCLDIAG_TEST_WORKER".into(), "1".into()));
+}
+
+/// A file of the corpus, or a line that says that there is none.
+pub(super) fn corpus(name: &str) -> Option<PathBuf> {
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
+    let root = std::env::var_os("NCCLDIAG_CORPUS").map_or(beside, PathBuf::from);
+    let path = root.join(name);
+    let there = path.exists();
+    if !there {
+        println!("SKIPPED: no {} (set NCCLDIAG_CORPUS)", path.display());
+    }
+    there.then_some(path)
+}
+
+/// A topology of the corpus.
+pub(super) fn topology(name: &str) -> Option<Topology> {
+    let path = corpus(&format!("topologies/{name}"))?;
+    Some(Topology::open(&path).unwrap_or_else(|error| panic!("{error}")))
+}
