@@ -1,9 +1,10 @@
 //! What libnccl imports from the C library and must get from us: the loader,
 //! so that NVIDIA's driver and management libraries are answered by our
-//! functions and never loaded, and the few calls with which it makes shared
-//! memory under a name (see [`super::shm`]).
+//! functions and never loaded; the few calls with which it makes shared memory
+//! under a name (see [`super::shm`]); and those with which it waits
+//! ([`super::waiting`]).
 
-use super::{InstallError, driver, nvml, shm};
+use super::{InstallError, driver, nvml, shm, waiting};
 use crate::nccl::got;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -57,11 +58,13 @@ impl Pretended {
 pub(super) unsafe fn redirect(handle: *mut c_void) -> Result<(), InstallError> {
     let needed: [(&CStr, *const ()); 2] =
         [(c"dlopen", open_library as *const ()), (c"dlsym", symbol as *const ())];
-    let others: [(&CStr, *const ()); 4] = [
+    let others: [(&CStr, *const ()); 6] = [
         (c"dlclose", close_library as *const ()),
         (c"mkstemp", shm::make as *const ()),
         (c"open", shm::open_file as *const ()),
         (c"unlink", shm::remove as *const ()),
+        (c"recv", waiting::receive as *const ()),
+        (c"accept", waiting::accept_one as *const ()),
     ];
     for (name, function) in needed {
         // SAFETY: the caller's promise.

@@ -43,6 +43,7 @@ mod sys;
 mod table;
 mod timeline;
 mod vmm;
+mod waiting;
 
 pub use abi::{Dim3, Out};
 pub use description::{BadDescription, Description, Figures, Function, Gpu};
