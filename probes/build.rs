@@ -1,16 +1,25 @@
-//! Compiles the shared object for Python children with the same compiler and
-//! puts it into OUT_DIR, where the binary embeds it. A nested Cargo.toml would
-//! be dropped by `cargo package`; a call of $RUSTC is not.
+//! Compiles the shared objects for other processes (Python children, processes
+//! that get a virtual node) with the same compiler and puts them into OUT_DIR,
+//! where the binary embeds them. A nested Cargo.toml would be dropped by
+//! `cargo package`; a call of $RUSTC is not.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const ROOT: &str = "probes/pyprobe.rs";
+/// The roots, and the files that the binary embeds.
+const ROOTS: [(&str, &str); 2] =
+    [("pyprobe", "libnccldiag_probe.so"), ("vruntime", "libnccldiag_vruntime.so")];
 
 fn main() {
-    // All that the root includes by `#[path]`.
-    for source in ["probes", "src/nccl/got.rs", "src/nccl/table.rs", "src/nccl/witness.rs"] {
+    // All that the roots include by `#[path]`.
+    for source in [
+        "probes",
+        "src/nccl/got.rs",
+        "src/nccl/table.rs",
+        "src/nccl/witness.rs",
+        "src/virtual_node/runtime",
+    ] {
         println!("cargo::rerun-if-changed={source}");
     }
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {
@@ -20,21 +29,28 @@ fn main() {
         );
         return;
     }
-    let out = PathBuf::from(variable("OUT_DIR")).join("libnccldiag_probe.so");
+    for (root, file) in ROOTS {
+        compile(root, file);
+    }
+}
+
+fn compile(root: &str, file: &str) {
+    let source = format!("probes/{root}.rs");
+    let out = PathBuf::from(variable("OUT_DIR")).join(file);
     let mut rustc = Command::new(variable("RUSTC"));
     rustc
-        .args(["--edition", "2024", "--crate-name", "nccldiag_probe", "--crate-type", "cdylib"])
+        .args(["--edition", "2024", "--crate-name", root, "--crate-type", "cdylib"])
         .args(["--target", &variable("TARGET")])
         .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols"])
-        .args([ROOT, "-o"])
+        .args([&source, "-o"])
         .arg(&out);
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={linker}"));
     }
     match rustc.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => println!("cargo::error=compile probes/pyprobe.rs: rustc ended with {status}"),
-        Err(error) => println!("cargo::error=compile probes/pyprobe.rs: start rustc: {error}"),
+        Ok(status) => println!("cargo::error=compile {source}: rustc ended with {status}"),
+        Err(error) => println!("cargo::error=compile {source}: start rustc: {error}"),
     }
 }
 

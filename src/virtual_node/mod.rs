@@ -6,9 +6,19 @@
 pub mod describe;
 pub mod models;
 pub mod node;
+mod process;
 pub mod runtime;
 pub mod topology;
 pub mod worker;
 
+/// The runtime as a shared object, for processes that are not ours: see
+/// `probes/vruntime.rs` for its two functions.
+pub const RUNTIME_LIBRARY: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_vruntime.so"));
+
+#[cfg(test)]
+mod leftover_tests;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod truth_tests;

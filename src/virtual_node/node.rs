@@ -5,33 +5,22 @@
 
 use super::describe::{DescribeError, describe};
 use super::models::Model;
+use super::process::{GRACE, Worker, nameless, system};
+use super::runtime::Description;
 use super::topology::Topology;
 use super::worker::SUBCOMMAND;
-use crate::probes::channel::{read_message, write_message};
+use crate::probes::channel::write_message;
 use crate::probes::wire::Fields;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::ffi::{OsStr, OsString};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// How much of one process's log is kept, in bytes.
-const MOST_LOG: usize = 64 << 20;
-
-/// What NCCL logs unless the user asks for something else.
-const LOG: [(&str, &str); 2] =
-    [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,COLL")];
-
-/// Keeps the network cards of the host out of the described machine.
-const NO_HOST_NETWORK: [(&str, &str); 2] = [("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_IB_DISABLE", "1")];
 
 /// How ranks are spread over processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -182,14 +171,6 @@ pub struct PredictedLaunch {
     pub kernel: String,
 }
 
-/// One process of the node.
-struct Worker {
-    first: usize,
-    child: Child,
-    stream: UnixStream,
-    log: File,
-}
-
 /// A running virtual node. Dropping it ends all its processes.
 pub struct Node {
     workers: Vec<Worker>,
@@ -208,7 +189,12 @@ impl Node {
         if spec.ranks == 0 || spec.ranks > gpus {
             return Err(NodeError::Ranks { ranks: spec.ranks, gpus });
         }
-        let description = describe(&spec.library, &spec.topology, &spec.model)?.encode();
+        let description = describe(&spec.library, &spec.topology, &spec.model)?;
+        Self::start_as(spec, &description)
+    }
+
+    /// As [`start`](Self::start), for a given description.
+    fn start_as(spec: &NodeSpec, description: &Description) -> Result<Self, NodeError> {
         let topology = nameless("nccldiag-topology")?;
         topology
             .write_all_at(spec.topology.text.as_bytes(), 0)
@@ -227,7 +213,9 @@ impl Node {
         let mut request = Fields::default();
         request.push("do", "setup").push("library", spec.library.as_os_str().as_bytes());
         request.push("total", spec.ranks.to_string()).push("local", local.to_string());
-        request.push("conf", if spec.inherit { "read" } else { "none" }).push("node", description);
+        request
+            .push("conf", if spec.inherit { "read" } else { "none" })
+            .push("node", description.encode());
         node.step("set-up", |worker| {
             let mut request = request.clone();
             request.push("first", worker.first.to_string());
@@ -331,75 +319,6 @@ impl Drop for Node {
     }
 }
 
-impl Worker {
-    fn start(spec: &NodeSpec, first: usize, topology: &File) -> Result<Self, NodeError> {
-        let log = nameless("nccldiag-log")?;
-        let (own, theirs) = UnixStream::pair().map_err(system("make a connection"))?;
-        let (program, arguments) = spec.command.split_first().ok_or_else(|| NodeError::System {
-            what: "start a rank",
-            error: io::ErrorKind::InvalidInput.into(),
-        })?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null());
-        command.process_group(0);
-        environment(&mut command, spec, &[("NCCL_DEBUG_FILE", &log), ("NCCL_TOPO_FILE", topology)]);
-        let kept = [log.as_raw_fd(), topology.as_raw_fd()];
-        let keep_open = move || {
-            for fd in kept {
-                // SAFETY: both files are open in the parent until spawn returns.
-                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-                fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-            }
-            Ok(())
-        };
-        // SAFETY: between fork and exec only two fcntl calls are made.
-        unsafe { command.pre_exec(keep_open) };
-        let child = command.spawn().map_err(system("start a rank"))?;
-        Ok(Self { first, child, stream: own, log })
-    }
-
-    fn read_log(&self) -> String {
-        let size = self.log.metadata().map_or(0, |meta| meta.len());
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(MOST_LOG).min(MOST_LOG)];
-        let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
-        String::from_utf8_lossy(&bytes[..read]).into_owned()
-    }
-
-    /// NCCL's last warning, as an addition to a message.
-    fn hint(&self) -> String {
-        let log = self.read_log();
-        let warning = log.lines().rev().find_map(|line| line.split_once("NCCL WARN "));
-        warning.map_or_else(String::new, |(_, text)| format!("; NCCL's last warning: {text}"))
-    }
-
-    fn answer(
-        &mut self,
-        deadline: Instant,
-        limit: Duration,
-        step: &'static str,
-    ) -> Result<Fields, NodeError> {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.stream.set_read_timeout(Some(left)).map_err(system("wait for a rank"))?;
-        match read_message(&mut self.stream) {
-            Ok(Some(fields)) => Ok(fields),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(NodeError::TooLate { step, limit, hint: self.hint() })
-            }
-            Ok(None) | Err(_) => {
-                let status = self.child.wait();
-                let how = status.map_or_else(
-                    |e| e.to_string(),
-                    |status| match status.signal() {
-                        Some(signal) => format!("signal {signal}"),
-                        None => status.to_string(),
-                    },
-                );
-                Err(NodeError::Ended { rank: self.first, step, how, hint: self.hint() })
-            }
-        }
-    }
-}
-
 /// Sends a request to each worker, then collects all answers.
 fn talk(
     workers: &mut [Worker],
@@ -413,18 +332,71 @@ fn talk(
         // Why a rank is gone shows when its answer is read.
         let _ = write_message(&mut worker.stream, &request);
     }
-    let mut answers = Vec::new();
-    for worker in workers.iter_mut() {
-        answers.push(worker.answer(deadline, limit, step)?);
+    let mut answers: Vec<Option<Fields>> = workers.iter().map(|_| None).collect();
+    let mut until = deadline;
+    while let Some(ready) = wait_for_some(workers, &answers, until)? {
+        for at in ready {
+            let answer = workers[at].answer(step)?;
+            if ["missing", "refused", "error"].iter().any(|key| answer.first(key).is_some()) {
+                // The others may wait for this rank for ever.
+                until = until.min(Instant::now() + GRACE);
+            }
+            answers[at] = Some(answer);
+        }
     }
     judge(workers, &answers, step)?;
-    Ok(answers)
+    let hint =
+        || workers.iter().map(Worker::hint).find(|hint| !hint.is_empty()).unwrap_or_default();
+    let all: Option<Vec<Fields>> = answers.into_iter().collect();
+    all.ok_or_else(|| NodeError::TooLate { step, limit, hint: hint() })
+}
+
+/// The workers without an answer that have one now; `None` when all have
+/// answered or the time is over.
+fn wait_for_some(
+    workers: &[Worker],
+    answers: &[Option<Fields>],
+    until: Instant,
+) -> Result<Option<Vec<usize>>, NodeError> {
+    let waiting: Vec<usize> = (0..workers.len()).filter(|&at| answers[at].is_none()).collect();
+    if waiting.is_empty() {
+        return Ok(None);
+    }
+    loop {
+        let fds =
+            waiting.iter().map(|&at| PollFd::new(workers[at].stream.as_fd(), PollFlags::POLLIN));
+        let mut fds: Vec<PollFd<'_>> = fds.collect();
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
+        match poll(&mut fds, timeout) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(system("wait for the ranks")(errno.into())),
+            Ok(0) if Instant::now() >= until => return Ok(None),
+            Ok(_) => {
+                let ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
+                return Ok(Some(
+                    waiting
+                        .iter()
+                        .zip(ready)
+                        .filter(|(_, ready)| *ready)
+                        .map(|(&at, _)| at)
+                        .collect(),
+                ));
+            }
+        }
+    }
 }
 
 /// Turns what ranks report into an error: first what explains the most.
-fn judge(workers: &[Worker], answers: &[Fields], step: &'static str) -> Result<(), NodeError> {
+fn judge(
+    workers: &[Worker],
+    answers: &[Option<Fields>],
+    step: &'static str,
+) -> Result<(), NodeError> {
+    let all = || answers.iter().flatten();
     let mut names: Vec<_> =
-        answers.iter().flat_map(|a| a.all("missing")).map(String::from_utf8_lossy).collect();
+        all().flat_map(|a| a.all("missing")).map(String::from_utf8_lossy).collect();
     names.sort();
     names.dedup();
     if !names.is_empty() {
@@ -432,41 +404,13 @@ fn judge(workers: &[Worker], answers: &[Fields], step: &'static str) -> Result<(
     }
     for key in ["refused", "error"] {
         for (worker, answer) in workers.iter().zip(answers) {
-            if let Some(why) = answer.first(key) {
+            if let Some(why) = answer.as_ref().and_then(|answer| answer.first(key)) {
                 let why = String::from_utf8_lossy(why).into_owned() + &worker.hint();
                 return Err(NodeError::Failed { rank: worker.first, step, why });
             }
         }
     }
     Ok(())
-}
-
-/// The environment of a rank: the caller's without what steers NCCL, then what
-/// the virtual node needs, then what the user asks for.
-fn environment(command: &mut Command, spec: &NodeSpec, files: &[(&str, &File)]) {
-    if !spec.inherit {
-        let steers = |name: &OsStr| name.as_bytes().starts_with(b"NCCL_");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
-            command.env_remove(name);
-        }
-    }
-    command.envs(LOG);
-    if !spec.host_network {
-        command.envs(NO_HOST_NETWORK);
-    }
-    for (name, file) in files {
-        command.env(name, format!("/proc/self/fd/{}", file.as_raw_fd()));
-    }
-    command.envs(spec.variables.iter().map(|(name, value)| (name, value)));
-}
-
-fn nameless(name: &str) -> Result<File, NodeError> {
-    let made = memfd_create(name, MFdFlags::MFD_CLOEXEC);
-    made.map(File::from).map_err(|errno| system("make a file without a name")(errno.into()))
-}
-
-fn system(what: &'static str) -> impl Fn(io::Error) -> NodeError {
-    move |error| NodeError::System { what, error }
 }
 
 fn sized(what: &str, sizes: &[u64]) -> Fields {

@@ -51,3 +51,124 @@ fn run(library: &Entry, name: &str, spec: NodeSpec) {
     node.destroy().unwrap_or_else(|error| panic!("{what}: {error}"));
     println!("{what}: start {started:.2?}, init {init:.2?}, first all-reduce {first:.2?}");
 }
+
+/// The library that most tests of the driver use.
+fn any_spec(ranks: usize) -> Option<NodeSpec> {
+    let library = testing::libraries().pop()?;
+    let mut spec = spec(&library, topology("handmade-h100-nvswitch.xml")?, Mode::Processes);
+    spec.ranks = ranks;
+    Some(spec)
+}
+
+#[test]
+fn a_function_that_is_not_implemented_is_an_error_with_its_name() {
+    let Some(spec) = any_spec(1) else { return };
+    let mut description =
+        describe(&spec.library, &spec.topology, &spec.model).expect("an official wheel");
+    let entry = description.entries.iter_mut().find(|entry| entry.name == "cudaDeviceGetAttribute");
+    entry.expect("it is there").name = "cudaDeviceGetAttribute_v9".into();
+    let mut node = Node::start_as(&spec, &description).expect("a node");
+    let error = node.init().expect_err("no such function").to_string();
+    assert!(error.contains("NCCL called cudaDeviceGetAttribute_v9, which"), "{error}");
+}
+
+#[test]
+fn too_few_open_files_are_named_as_the_reason() {
+    let Some(mut spec) = any_spec(2) else { return };
+    let shell = ["sh", "-c", "ulimit -n 40; exec \"$0\" \"$@\""].map(Into::into);
+    spec.command.splice(0..0, shell);
+    let error = Node::start(&spec).and_then(|mut node| {
+        node.init()?;
+        node.enqueue(&[1 << 20])
+    });
+    let error = error.expect_err("40 files are too few").to_string();
+    assert!(error.contains("Too many open files"), "{error}");
+}
+
+#[test]
+fn a_rank_that_dies_and_one_that_hangs_are_reported() {
+    let Some(mut spec) = any_spec(2) else { return };
+    let mut node = Node::start(&spec).expect("a node");
+    let victim = nix::unistd::Pid::from_raw(node.pids()[1].cast_signed());
+    nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGKILL).expect("our own child");
+    let error = node.init().expect_err("a rank is gone").to_string();
+    assert!(error.contains("virtual rank 1 ended"), "{error}");
+    drop(node);
+    spec.limit = Duration::from_millis(1500);
+    let mut node = Node::start(&spec).expect("a node");
+    let victim = nix::unistd::Pid::from_raw(node.pids()[1].cast_signed());
+    nix::sys::signal::kill(victim, nix::sys::signal::Signal::SIGSTOP).expect("our own child");
+    let error = node.init().expect_err("a rank stands still").to_string();
+    assert!(error.contains("had not ended after 1.5s"), "{error}");
+}
+
+#[test]
+fn capture_makes_and_launches_graphs() {
+    for library in testing::libraries() {
+        let Some(topology) = topology("handmade-h100-nvswitch.xml") else { return };
+        let mut spec = spec(&library, topology, Mode::Processes);
+        spec.ranks = 2;
+        let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
+        node.init().unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
+        let launches = node.capture(&[1 << 20, 1 << 10]);
+        let launches = launches.unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
+        assert!(launches.len() >= 4, "{}: {launches:?}", library.wheel);
+        node.destroy().unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
+    }
+}
+
+#[test]
+fn sixteen_nodes_at_once_do_not_disturb_each_other() {
+    let Some(spec) = any_spec(2) else { return };
+    let run = || {
+        let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
+        node.init().unwrap_or_else(|error| panic!("{error}"));
+        node.enqueue(&[1 << 10, 1 << 28]).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let expected = run();
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..16).map(|_| scope.spawn(run)).collect();
+        for one in all {
+            assert_eq!(one.join().expect("no panic"), expected);
+        }
+    });
+}
+
+#[test]
+fn more_ranks_than_gpus_are_refused() {
+    let Some(spec) = any_spec(9) else { return };
+    assert!(matches!(Node::start(&spec), Err(NodeError::Ranks { ranks: 9, gpus: 8 })));
+}
+
+/// Every machine that somebody dumped or wrote down, on three libraries.
+#[test]
+fn every_topology_of_the_corpus_runs() {
+    let libraries = testing::libraries();
+    let chosen = [0, libraries.len() / 2, libraries.len().saturating_sub(1)];
+    for library in chosen.iter().filter_map(|&at| libraries.get(at)) {
+        for (name, model) in [
+            ("azure-ndv4", Some("a100")),
+            ("azure-ndv5", Some("h100")),
+            ("aws-p4d", None),
+            ("handmade-b200-nvswitch", None),
+            ("handmade-rtx4090", None),
+            ("handmade-rtxpro6000-pcieswitch", None),
+            ("l20", Some("rtx4090")),
+            ("oci-flattened", Some("a100")),
+            ("oci-h100", None),
+            ("rtx4090x4", None),
+        ] {
+            let Some(topology) = topology(&format!("{name}.xml")) else { return };
+            let what = format!("{} {name}", library.wheel);
+            let model = topology
+                .model(model.or(Some("a100")).filter(|_| model.is_some() || name == "aws-p4d"));
+            let model = model.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let mut spec = NodeSpec::new(library.path.clone(), topology, model).expect("a spec");
+            through_this_program(&mut spec);
+            let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{what}: {error}"));
+            node.init().unwrap_or_else(|error| panic!("{what}: {error}\n{}", node.logs().concat()));
+            node.enqueue(&SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
+            println!("{what}: {} ranks", spec.ranks);
+        }
+    }
+}

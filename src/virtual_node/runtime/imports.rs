@@ -58,13 +58,14 @@ impl Pretended {
 pub(super) unsafe fn redirect(handle: *mut c_void) -> Result<(), InstallError> {
     let needed: [(&CStr, *const ()); 2] =
         [(c"dlopen", open_library as *const ()), (c"dlsym", symbol as *const ())];
-    let others: [(&CStr, *const ()); 6] = [
+    let others: [(&CStr, *const ()); 7] = [
         (c"dlclose", close_library as *const ()),
         (c"mkstemp", shm::make as *const ()),
         (c"open", shm::open_file as *const ()),
         (c"unlink", shm::remove as *const ()),
         (c"recv", waiting::receive as *const ()),
         (c"accept", waiting::accept_one as *const ()),
+        (c"poll", waiting::poll_some as *const ()),
     ];
     for (name, function) in needed {
         // SAFETY: the caller's promise.

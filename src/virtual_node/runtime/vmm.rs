@@ -27,6 +27,8 @@ const ON_DEVICE: c_int = 1;
 /// What a handle stands for.
 #[derive(Debug)]
 pub(super) struct Physical {
+    /// The handle, for whoever asks a mapping for it.
+    handle: u64,
     pub(super) file: File,
     properties: AllocationProperties,
 }
@@ -41,7 +43,8 @@ impl Physical {
 #[derive(Default)]
 struct Tables {
     last: u64,
-    handles: HashMap<u64, Arc<Physical>>,
+    /// By handle, with the number of references that callers hold.
+    handles: HashMap<u64, (Arc<Physical>, usize)>,
     reserved: BTreeMap<usize, Pages>,
 }
 
@@ -72,16 +75,19 @@ fn with<T>(act: impl FnOnce(&mut Tables) -> T) -> T {
     act(TABLES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-fn new_handle(physical: Arc<Physical>) -> u64 {
+fn new_handle(file: File, properties: AllocationProperties) -> u64 {
     with(|tables| {
         tables.last += 1;
-        tables.handles.insert(tables.last, physical);
-        tables.last
+        let handle = tables.last;
+        let physical = Physical { handle, file, properties };
+        tables.handles.insert(handle, (Arc::new(physical), 1));
+        handle
     })
 }
 
 fn physical(handle: u64) -> Result<Arc<Physical>, Error> {
-    with(|tables| tables.handles.get(&handle).cloned()).ok_or(INVALID_HANDLE)
+    with(|tables| tables.handles.get(&handle).map(|(physical, _)| Arc::clone(physical)))
+        .ok_or(INVALID_HANDLE)
 }
 
 extern "C" fn granularity(to: Out<usize>, _properties: usize, _which: c_int) -> Code {
@@ -99,12 +105,18 @@ extern "C" fn create(
             return Err(INVALID_VALUE);
         }
         let file = sys::memory_file(c"nccldiag-virtual-vmm", bytes)?;
-        to.set(new_handle(Arc::new(Physical { file, properties })))
+        to.set(new_handle(file, properties))
     }))
 }
 
+/// The memory itself stays as long as it is mapped.
 extern "C" fn release(handle: u64) -> Code {
-    let gone = with(|tables| tables.handles.remove(&handle));
+    let gone = with(|tables| {
+        let (_, references) = tables.handles.get_mut(&handle)?;
+        *references -= 1;
+        let last = *references == 0;
+        if last { tables.handles.remove(&handle).map(Some) } else { Some(None) }
+    });
     driver_code(gone.map(drop).ok_or(INVALID_HANDLE))
 }
 
@@ -218,16 +230,21 @@ extern "C" fn import(to: Out<u64>, descriptor: usize, kind: c_int) -> Code {
             location,
             ..AllocationProperties::default()
         };
-        to.set(new_handle(Arc::new(Physical { file: own.into(), properties })))
+        to.set(new_handle(own.into(), properties))
     }))
 }
 
+/// The same handle as before, with one more reference.
 extern "C" fn retain(to: Out<u64>, at: usize) -> Code {
     let found = match memory::holding(&memory::ranges(), at) {
         Some((_, Range { kind: Kind::Mapped(physical, _), .. })) => Ok(Arc::clone(physical)),
         _ => Err(INVALID_VALUE),
     };
-    driver_code(found.and_then(|physical| to.set(new_handle(physical))))
+    driver_code(found.and_then(|physical| {
+        let handle = physical.handle;
+        with(|tables| tables.handles.entry(handle).or_insert((physical, 0)).1 += 1);
+        to.set(handle)
+    }))
 }
 
 extern "C" fn properties(to: Out<AllocationProperties>, handle: u64) -> Code {
@@ -244,7 +261,7 @@ extern "C" fn multicast_create(to: Out<u64>, properties: In<MulticastProperties>
         let file = sys::memory_file(name, wish.bytes)?;
         let location = super::abi::Location { kind: ON_DEVICE, id: 0 };
         let properties = AllocationProperties { location, ..AllocationProperties::default() };
-        to.set(new_handle(Arc::new(Physical { file, properties })))
+        to.set(new_handle(file, properties))
     }))
 }
 

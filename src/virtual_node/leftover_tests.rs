@@ -1,0 +1,237 @@
+//! What a virtual node leaves behind: nothing. No process, no shared memory, no
+//! open files; and what it never touches: the driver's libraries and devices,
+//! and the file of the library.
+
+use super::RUNTIME_LIBRARY;
+use super::describe::{DescribeError, describe};
+use super::node::{Mode, Node, NodeSpec};
+use super::testing::{through_this_program, topology};
+use crate::nccl::testing;
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const RTX: &str = "handmade-rtxpro6000-2socket.xml";
+const H100: &str = "handmade-h100-nvswitch.xml";
+
+/// A node on the first (`oldest`) or last library of the cache.
+fn spec(oldest: bool, name: &str) -> Option<NodeSpec> {
+    let mut libraries = testing::libraries();
+    let library = if oldest { libraries.drain(..).next() } else { libraries.pop() }?;
+    let topology = topology(name)?;
+    let model = topology.model(None).expect("a model fits");
+    let mut spec = NodeSpec::new(library.path, topology, model).expect("this program");
+    through_this_program(&mut spec);
+    Some(spec)
+}
+
+#[test]
+fn a_hundred_communicators_leave_no_file_open() {
+    for (oldest, name, mode) in [
+        (false, H100, Mode::Processes),
+        (true, RTX, Mode::Processes),
+        (false, RTX, Mode::OneProcess),
+        (true, H100, Mode::OneProcess),
+    ] {
+        let Some(mut spec) = spec(oldest, name) else { return };
+        (spec.ranks, spec.mode) = (2, mode);
+        let mut node = Node::start(&spec).expect("a node");
+        let mut open = Vec::new();
+        for round in 0..100 {
+            node.init().unwrap_or_else(|error| panic!("round {round}: {error}"));
+            node.enqueue(&[1 << 20]).expect("an all-reduce");
+            open.push(node.destroy().expect("destroyed")[0]);
+        }
+        assert!(open[99] <= open[9], "{name} {mode:?}: {open:?}");
+    }
+}
+
+/// A driver in a process of its own: prints its ranks, then does nothing.
+#[test]
+#[ignore = "runs as a child of the tests below"]
+fn driver_child() {
+    let Some(oldest) = std::env::var_os("NCCLDIAG_TEST_DRIVER") else { return };
+    let Some(spec) = spec(oldest == "oldest", RTX) else { return };
+    let mut node = Node::start(&spec).expect("a node");
+    node.init().expect("a communicator");
+    node.enqueue(&[1 << 20]).expect("an all-reduce");
+    println!("\nranks {:?}", node.pids());
+    if std::env::var_os("NCCLDIAG_TEST_HOLD").is_some() {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+fn driver(oldest: bool) -> Vec<std::ffi::OsString> {
+    let program = std::env::current_exe().expect("this test");
+    let mut command = vec!["env".into()];
+    command
+        .push(format!("NCCLDIAG_TEST_DRIVER={}", if oldest { "oldest" } else { "newest" }).into());
+    command.push(program.into());
+    let name = "virtual_node::leftover_tests::driver_child";
+    command.extend(["--exact", name, "--ignored", "--nocapture"].map(Into::into));
+    command
+}
+
+fn shared_memory() -> BTreeSet<String> {
+    let list = std::fs::read_dir("/dev/shm").expect("it exists").flatten();
+    let names = list.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("nccl-")).collect()
+}
+
+#[test]
+fn a_driver_that_is_killed_leaves_nothing_behind() {
+    for oldest in [true, false] {
+        if spec(oldest, RTX).is_none() {
+            return;
+        }
+        let before = shared_memory();
+        let words = driver(oldest);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env("NCCLDIAG_TEST_HOLD", "1").stdout(Stdio::piped());
+        let mut child = command.spawn().expect("this test again");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let ranks = lines.map_while(Result::ok).find_map(|line| {
+            let list = line.strip_prefix("ranks [")?.strip_suffix(']')?.to_owned();
+            Some(list.split(", ").map(|pid| pid.parse().expect("a pid")).collect::<Vec<u32>>())
+        });
+        let ranks = ranks.expect("the driver prints its ranks");
+        assert_eq!(ranks.len(), 8);
+        assert_eq!(shared_memory(), before, "no names in /dev/shm while ranks run");
+        child.kill().expect("our own child");
+        child.wait().expect("our own child");
+        let limit = Instant::now() + Duration::from_secs(10);
+        let alive = |pid: &u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
+        while ranks.iter().any(alive) {
+            assert!(Instant::now() < limit, "ranks are still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(shared_memory(), before);
+    }
+}
+
+#[test]
+fn no_driver_no_device_and_no_written_library() {
+    if spec(false, RTX).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("temp folder");
+    let trace = folder.path().join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-e", "trace=open,openat,execve,unlink,unlinkat,rename", "-o"]);
+    let run = command.arg(&trace).args(driver(true)).output();
+    match run {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            println!("SKIPPED: strace: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        }
+        Err(error) => {
+            println!("SKIPPED: strace: {error}");
+            return;
+        }
+    }
+    let text = String::from_utf8_lossy(&std::fs::read(&trace).expect("a trace")).into_owned();
+    assert!(text.contains("libnccl.so.2"), "the trace is of a whole run");
+    for line in text.lines() {
+        for never in ["libcuda.so", "libnvidia-ml.so", "/dev/nvidia", "/dev/shm/nccl-"] {
+            assert!(!line.contains(never), "{line}");
+        }
+        let writes = line.contains("O_WRONLY") || line.contains("O_RDWR");
+        assert!(!(line.contains("libnccl.so.2") && writes), "{line}");
+    }
+}
+
+#[test]
+fn an_ordinary_user_needs_nothing_more() {
+    if !nix::unistd::geteuid().is_root() {
+        return; // every other test has shown it
+    }
+    let Some(mut spec) = spec(true, RTX) else { return };
+    // The cache and this program may be in a folder that only root can enter.
+    let folder = tempfile::tempdir().expect("temp folder");
+    let open = |path: &Path| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    };
+    open(folder.path());
+    for (name, from) in [("lib.so", spec.library.clone()), ("test", spec.command[0].clone().into())]
+    {
+        let to = folder.path().join(name);
+        std::fs::copy(from, &to).expect("space for it");
+        open(&to);
+    }
+    spec.library = folder.path().join("lib.so");
+    spec.command[0] = folder.path().join("test").into();
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"].map(Into::into);
+    spec.command.splice(0..0, user);
+    let mut node = match Node::start(&spec) {
+        Ok(node) => node,
+        Err(error) => {
+            println!("SKIPPED: setpriv: {error}");
+            return;
+        }
+    };
+    node.init().unwrap_or_else(|error| panic!("{error}"));
+    node.enqueue(&[1 << 20]).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_library_without_symbols_is_refused_with_the_way_out() {
+    let Some(spec) = spec(true, RTX) else { return };
+    let folder = tempfile::tempdir().expect("temp folder");
+    let stripped = folder.path().join("libnccl.so.2");
+    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&spec.library).status();
+    if !strip.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no strip");
+        return;
+    }
+    let error = describe(&stripped, &spec.topology, &spec.model).expect_err("it is stripped");
+    assert!(matches!(error, DescribeError::Stripped { .. }), "{error}");
+    let other = describe(Path::new("/proc/self/exe"), &spec.topology, &spec.model);
+    assert!(matches!(other, Err(DescribeError::NoRuntime { .. })), "{other:?}");
+}
+
+/// What a Python child does with the shared object.
+const SCRIPT: &str = "
+import ctypes, os, sys
+runtime = ctypes.CDLL(sys.argv[1]); nccl = ctypes.CDLL(sys.argv[2])
+node = open(sys.argv[3], 'rb').read()
+if runtime.nccldiag_virtual_install(ctypes.c_void_p(nccl._handle), node): os._exit(1)
+comms = (ctypes.c_void_p * 2)()
+result = nccl.ncclCommInitAll(comms, 2, None)
+runtime.nccldiag_virtual_missing.restype = ctypes.c_char_p
+print('init', result, runtime.nccldiag_virtual_missing(), flush=True)
+os._exit(0)
+";
+
+#[test]
+fn the_shared_object_serves_a_python_process() {
+    for oldest in [true, false] {
+        let Some(spec) = spec(oldest, H100) else { return };
+        let folder = tempfile::tempdir().expect("temp folder");
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("space for it");
+            path
+        };
+        let node = describe(&spec.library, &spec.topology, &spec.model).expect("a wheel");
+        let runtime = file("runtime.so", RUNTIME_LIBRARY);
+        let topology = file("topology.xml", spec.topology.text.as_bytes());
+        let node = file("node", node.encode().as_bytes());
+        let mut python = Command::new("python3");
+        python.args(["-c", SCRIPT]).arg(runtime).arg(&spec.library).arg(node);
+        let output =
+            python.env("NCCL_TOPO_FILE", topology).env("NCCL_SOCKET_IFNAME", "lo").output();
+        let Ok(output) = output else {
+            println!("SKIPPED: no python3");
+            return;
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("init 0 b''"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
