@@ -3,6 +3,7 @@
 //! same GPUs that the runtime shows.
 
 use super::abi::{FieldValue, Out, fill};
+use super::description::bus_numbers;
 use super::device::{c_text, reaches};
 use super::errors::Error;
 use super::state::{self, node};
@@ -40,6 +41,16 @@ functions! {
     "nvmlDeviceGetP2PStatus" => peer_status,
     "nvmlDeviceGetFieldValues" => field_values,
     "nvmlDeviceGetGpuFabricInfoV" => fabric_info,
+    "nvmlDeviceGetPciInfo_v3" => pci_info,
+    "nvmlDeviceGetPciInfoExt" => pci_info_extended,
+    "nvmlDeviceGetCurrPcieLinkGeneration" => pcie_generation,
+    "nvmlDeviceGetPcieLinkMaxSpeed" => pcie_generation,
+    "nvmlDeviceGetCurrPcieLinkWidth" => pcie_width,
+    "nvmlDeviceGetName" => name,
+    "nvmlDeviceGetNvLinkRemoteDeviceType" => link_remote_type,
+    "nvmlDeviceGetMemoryErrorCounter" => nothing,
+    "nvmlDeviceGetPlatformInfo" => nothing,
+    "nvmlSystemGetDriverVersion" => driver,
     "nvmlSystemGetConfComputeState" => confidential_state,
     "nvmlSystemGetConfComputeSettings" => confidential_settings,
 }
@@ -147,6 +158,75 @@ extern "C" fn field_values(of: usize, count: c_int, values: *mut FieldValue) -> 
         value.value = answer.unwrap_or(0);
     }
     0
+}
+
+/// `nvmlPciInfo_t` up to the subsystem, which is all that NCCL has room for.
+extern "C" fn pci_info(of: usize, to: *mut c_void) -> c_int {
+    code(device(of).and_then(|device| write_pci(device, to, 52, 16)), INVALID_ARGUMENT)
+}
+
+/// `nvmlPciInfoExt_t`: a version, which stays, then the same numbers, then the
+/// class (a 3D controller).
+extern "C" fn pci_info_extended(of: usize, to: *mut u32) -> c_int {
+    if to.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: NVML's contract: a structure of 64 bytes, whose version the
+    // caller has set.
+    let rest: *mut c_void = unsafe { to.add(1) }.cast();
+    code(device(of).and_then(|device| write_pci(device, rest, 60, 0)), INVALID_ARGUMENT)
+}
+
+/// Domain, bus, device, device id, subsystem (none) from `at` on, then, for
+/// the longer structure, the class.
+fn write_pci(device: c_int, to: *mut c_void, bytes: usize, at: usize) -> Result<()> {
+    let gpu = state::gpu(device)?;
+    let [domain, bus, slot, _] = bus_numbers(&gpu.bus).ok_or(super::errors::INVALID_DEVICE)?;
+    let numbers = [domain, bus, slot, node().figures.pci_id].map(u32::to_ne_bytes);
+    let class = [3u32, 2].map(u32::to_ne_bytes);
+    let mut values: Vec<(usize, &[u8])> =
+        numbers.iter().enumerate().map(|(i, number)| (at + 4 * i, &number[..])).collect();
+    match at {
+        0 => values.extend([(20, &class[0][..]), (24, &class[1]), (28, gpu.bus.as_bytes())]),
+        _ => values.push((0, &gpu.bus.as_bytes()[..gpu.bus.len().min(15)])),
+    }
+    fill(to, bytes, &values)
+}
+
+/// The generation of the model's slot; the codes of speeds are the same numbers.
+extern "C" fn pcie_generation(of: usize, to: Out<c_uint>) -> c_int {
+    let generation = if node().figures.major >= 9 { 5 } else { 4 };
+    code(device(of).and_then(|_| to.set(generation)), INVALID_ARGUMENT)
+}
+
+extern "C" fn pcie_width(of: usize, to: Out<c_uint>) -> c_int {
+    code(device(of).and_then(|_| to.set(16)), INVALID_ARGUMENT)
+}
+
+extern "C" fn name(of: usize, to: *mut c_void, room: c_uint) -> c_int {
+    code(device(of).and_then(|_| write_text(&node().model, to, room)), INVALID_ARGUMENT)
+}
+
+extern "C" fn driver(to: *mut c_void, room: c_uint) -> c_int {
+    code(write_text("virtual", to, room), INVALID_ARGUMENT)
+}
+
+fn write_text(text: &str, to: *mut c_void, room: c_uint) -> Result<()> {
+    let bytes = text.as_bytes();
+    if room as usize <= bytes.len() {
+        return Err(super::errors::INVALID_VALUE);
+    }
+    fill(to, bytes.len() + 1, &[(0, bytes)])
+}
+
+/// `NVML_NVLINK_DEVICE_TYPE_UNKNOWN`.
+extern "C" fn link_remote_type(of: usize, link: c_uint, to: Out<c_uint>) -> c_int {
+    if link < links(of) { code(to.set(255), INVALID_ARGUMENT) } else { NOT_SUPPORTED }
+}
+
+/// For what a virtual device does not have, as some real ones do not.
+extern "C" fn nothing() -> c_int {
+    NOT_SUPPORTED
 }
 
 /// One node, no fabric of several.
