@@ -33,7 +33,6 @@ fn a_hundred_communicators_leave_no_file_open() {
         (false, H100, Mode::Processes),
         (true, RTX, Mode::Processes),
         (false, RTX, Mode::OneProcess),
-        (true, H100, Mode::OneProcess),
     ] {
         let Some(mut spec) = spec(oldest, name) else { return };
         (spec.ranks, spec.mode) = (2, mode);

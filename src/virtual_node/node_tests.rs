@@ -1,9 +1,10 @@
-//! The virtual node against real libraries: every wheel in the user's cache.
+//! The virtual node against real libraries from the user's cache: three of
+//! them, or all with `NCCLDIAG_TEST_WHEELS=all`.
 
 use super::*;
 use crate::nccl::cache::Entry;
 use crate::nccl::testing;
-use crate::virtual_node::testing::{through_this_program, topology};
+use crate::virtual_node::testing::{some_libraries, through_this_program, topology};
 
 const SIZES: [u64; 7] = [8, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30];
 
@@ -17,8 +18,8 @@ fn spec(library: &Entry, topology: Topology, mode: Mode) -> NodeSpec {
 }
 
 #[test]
-fn every_library_runs_eight_ranks_on_every_model() {
-    for library in testing::libraries() {
+fn libraries_run_eight_ranks_on_every_model() {
+    for library in some_libraries() {
         for name in
             ["handmade-h100-nvswitch", "handmade-a100-nvswitch", "handmade-rtxpro6000-2socket"]
         {
@@ -104,7 +105,7 @@ fn a_rank_that_dies_and_one_that_hangs_are_reported() {
 
 #[test]
 fn capture_makes_and_launches_graphs() {
-    for library in testing::libraries() {
+    for library in some_libraries() {
         let Some(topology) = topology("handmade-h100-nvswitch.xml") else { return };
         let mut spec = spec(&library, topology, Mode::Processes);
         spec.ranks = 2;
@@ -143,13 +144,11 @@ fn more_ranks_than_gpus_are_refused() {
 /// Every machine that somebody dumped or wrote down, on three libraries.
 #[test]
 fn every_topology_of_the_corpus_runs() {
-    let libraries = testing::libraries();
-    let chosen = [0, libraries.len() / 2, libraries.len().saturating_sub(1)];
-    for library in chosen.iter().filter_map(|&at| libraries.get(at)) {
+    for library in some_libraries() {
         for (name, model) in [
             ("azure-ndv4", Some("a100")),
             ("azure-ndv5", Some("h100")),
-            ("aws-p4d", None),
+            ("aws-p4d", Some("a100")),
             ("handmade-b200-nvswitch", None),
             ("handmade-rtx4090", None),
             ("handmade-rtxpro6000-pcieswitch", None),
@@ -160,9 +159,7 @@ fn every_topology_of_the_corpus_runs() {
         ] {
             let Some(topology) = topology(&format!("{name}.xml")) else { return };
             let what = format!("{} {name}", library.wheel);
-            let model = topology
-                .model(model.or(Some("a100")).filter(|_| model.is_some() || name == "aws-p4d"));
-            let model = model.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let model = topology.model(model).unwrap_or_else(|error| panic!("{what}: {error}"));
             let mut spec = NodeSpec::new(library.path.clone(), topology, model).expect("a spec");
             through_this_program(&mut spec);
             let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -170,5 +167,46 @@ fn every_topology_of_the_corpus_runs() {
             node.enqueue(&SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
             println!("{what}: {} ranks", spec.ranks);
         }
+    }
+}
+
+/// What steers NCCL on this machine must not steer it on the described one,
+/// unless the user says so.
+#[test]
+fn conf_files_and_the_callers_variables_stay_out_unless_asked_for() {
+    let Some(library) = testing::libraries().pop() else { return };
+    let folder = tempfile::tempdir().expect("temp folder");
+    let conf = folder.path().join(".nccl.conf");
+    std::fs::write(&conf, "NCCL_ALGO=Tree\n").expect("space for it");
+    let home = ("HOME", folder.path());
+    let named = ("NCCL_CONF_FILE", conf.as_path());
+    for (inherit, variable, expected) in
+        [(false, home, "RING"), (true, home, "TREE"), (false, named, "TREE")]
+    {
+        let Some(topology) = topology("handmade-a100-nvswitch.xml") else { return };
+        let mut spec = spec(&library, topology, Mode::Processes);
+        (spec.ranks, spec.inherit) = (2, inherit);
+        spec.variables.push((variable.0.into(), variable.1.into()));
+        let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
+        node.init().unwrap_or_else(|error| panic!("{error}"));
+        let launches = node.enqueue(&[1 << 30]).unwrap_or_else(|error| panic!("{error}"));
+        let log = node.logs().swap_remove(0);
+        assert!(log.contains(&format!("Algo {expected} ")), "{inherit} {variable:?}: {launches:?}");
+    }
+}
+
+#[test]
+fn twenty_eight_sizes_take_moments() {
+    for library in some_libraries() {
+        let Some(topology) = topology("handmade-h100-nvswitch.xml") else { return };
+        let start = Instant::now();
+        let mut node = Node::start(&spec(&library, topology, Mode::Processes)).expect("a node");
+        node.init().expect("a communicator");
+        let sizes: Vec<u64> = (3..=30).map(|power| 1 << power).collect();
+        node.enqueue(&sizes).expect("all-reduces");
+        let simulated = node.simulate(&sizes).map_or(0, |times| times.len());
+        drop(node);
+        println!("{}: {:.2?}, {simulated} estimates", library.wheel, start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "3 s on a quiet machine");
     }
 }

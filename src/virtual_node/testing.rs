@@ -4,6 +4,8 @@
 use super::node::NodeSpec;
 use super::topology::Topology;
 use super::worker;
+use crate::nccl::cache::Entry;
+use crate::nccl::testing;
 use std::path::PathBuf;
 
 /// Becomes a worker when a test starts this program again for that.
@@ -13,6 +15,19 @@ fn worker_child() {
     if std::env::var_os("NCCLDIAG_TEST_WORKER").is_some() {
         worker::run();
     }
+}
+
+/// The oldest, a middle and the newest library of the cache; all of them with
+/// `NCCLDIAG_TEST_WHEELS=all`.
+pub(super) fn some_libraries() -> Vec<Entry> {
+    let all = testing::libraries();
+    if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
+        return all;
+    }
+    let last = all.len().saturating_sub(1);
+    let chosen = [0, last / 2, last];
+    let kept = all.into_iter().enumerate().filter(|(at, _)| chosen.contains(at));
+    kept.map(|(_, library)| library).collect()
 }
 
 /// Makes a node start this test program as its ranks.

@@ -216,8 +216,7 @@ impl Reader {
         if !self.addresses.insert(bus.clone()) {
             return Err(format!("busid {bus} is there twice"));
         }
-        let device =
-            attributes.get("device").and_then(|id| hex(id)).and_then(|id| id.try_into().ok());
+        let device = attributes.get("device").and_then(hex).and_then(|id| id.try_into().ok());
         let gpu = TopologyGpu { bus, device, ..TopologyGpu::default() };
         let display = attributes.get("class").is_some_and(|class| class.starts_with("0x03"));
         Ok(display.then_some(gpu))

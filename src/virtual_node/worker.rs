@@ -9,11 +9,12 @@ use crate::nccl::table::{Comm, Library, NcclResult, SimulationInfo, UniqueId};
 use crate::probes::channel::{read_message, write_message};
 use crate::probes::wire::Fields;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::os::fd::FromRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
@@ -367,9 +368,13 @@ fn unhex(text: &str) -> Option<UniqueId> {
     Some(id)
 }
 
+/// The conf file that the user named, if any: it is read.
+static NAMED_CONF: OnceLock<Option<OsString>> = OnceLock::new();
+
 /// Makes NCCL find no `/etc/nccl.conf` and no `~/.nccl.conf`: what it would do
 /// on a described machine must not depend on this one.
 fn keep_conf_files_out(library: &Library) -> Result<()> {
+    NAMED_CONF.get_or_init(|| std::env::var_os("NCCL_CONF_FILE"));
     // SAFETY: the library stays open, and nothing of it runs yet.
     unsafe {
         for slot in got::slots(library.handle(), c"fopen")? {
@@ -386,7 +391,9 @@ fn keep_conf_files_out(library: &Library) -> Result<()> {
 unsafe extern "C" fn open_stream(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller passes what it would pass to fopen.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if name == b"/etc/nccl.conf" || name.ends_with(b"/.nccl.conf") {
+    let named = NAMED_CONF.get().and_then(Option::as_deref);
+    let own = name == b"/etc/nccl.conf" || name.ends_with(b"/.nccl.conf");
+    if own && named.is_none_or(|named| named.as_bytes() != name) {
         return std::ptr::null_mut();
     }
     // SAFETY: as above.

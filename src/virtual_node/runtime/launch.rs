@@ -208,7 +208,6 @@ pub(super) extern "C" fn driver_launch_configured(
 }
 
 /// `cuLaunchKernel`.
-#[expect(clippy::too_many_arguments, reason = "the signature is CUDA's")]
 pub(super) extern "C" fn driver_launch_kernel(
     kernel: usize,
     gx: c_uint,

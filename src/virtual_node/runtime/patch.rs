@@ -160,6 +160,13 @@ mod tests {
     }
 
     #[test]
+    fn a_system_that_forbids_it_is_named() {
+        // SAFETY: nothing is mapped at the first page, so nothing changes.
+        let error = unsafe { protect(0, sys::PAGE, sys::PROT_READ) }.unwrap_err();
+        assert!(error.to_string().contains("forbids changing the library's code"), "{error}");
+    }
+
+    #[test]
     fn known_names_get_a_jump_and_unknown_ones_a_stub() {
         let function = |name: &str| Function { offset: 0, size: 5, name: name.to_owned() };
         let (code, names) = build(&[function("cudaMalloc_ptsz"), function("cudaGetExportTable")]);
