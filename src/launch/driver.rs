@@ -360,7 +360,8 @@ impl Drop for Running<'_> {
 
 fn write_spec(driver: &Driver, stage: &Stage, top: &Top, name: &str) -> Result<()> {
     let mut spec = driver.spec(name, top.hide_home_conf);
-    for (key, set) in [("parent", super::PARENT), ("child", super::CHILD), ("listed", super::LAUNCHER)]
+    for (key, set) in
+        [("parent", super::PARENT), ("child", super::CHILD), ("listed", super::LAUNCHER)]
     {
         for (variable, value) in stage.sets(set) {
             spec.push_assignment(key, variable.as_bytes(), &value);

@@ -162,7 +162,8 @@ impl Stage<'_> {
     /// # Errors
     /// Only when a path forgot to say that it needs one.
     pub fn python(&self) -> anyhow::Result<&Python> {
-        self.python.ok_or_else(|| anyhow::anyhow!("path {} does not say that it needs Python", self.id))
+        self.python
+            .ok_or_else(|| anyhow::anyhow!("path {} does not say that it needs Python", self.id))
     }
 
     /// A Python command line that runs the probe script in the way `kind`.

@@ -128,11 +128,8 @@ fn write_family(
     look: Look,
     to: &mut dyn Write,
 ) -> io::Result<()> {
-    let paths: Vec<_> = result
-        .paths
-        .iter()
-        .filter(|p| p.family == family && !p.observations.is_empty())
-        .collect();
+    let paths: Vec<_> =
+        result.paths.iter().filter(|p| p.family == family && !p.observations.is_empty()).collect();
     if paths.is_empty() {
         return Ok(());
     }

@@ -4,9 +4,11 @@
 //! note when what they hold cannot be used.
 
 use super::{Candidate, Choice, FindError, Found, LIBRARY};
+use crate::nccl::cache::Cache;
 use crate::nccl::image::Image;
 use crate::nccl::progress::Progress;
-use crate::nccl::{child, python};
+use crate::nccl::python;
+use crate::process;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ pub(super) fn resolve(
 ) -> Result<Found, FindError> {
     let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = environment("NCCLDIAG_NCCL") {
-        let choice = Choice::parse(&own)?;
+        let choice = Choice::parse(&own).map_err(FindError::Variable)?;
         if choice != Choice::Auto {
             let mut found = super::resolve(&choice, python, progress)?;
             found.how = format!("NCCLDIAG_NCCL={}", own.to_string_lossy());
@@ -33,7 +35,17 @@ pub(super) fn resolve(
     let mut places = named(&environment, &mut looked);
     places.extend(packaged(python, &mut looked));
     places.extend(from_linker_cache(&mut looked));
-    pick(places, looked)
+    pick(places, looked, fetched())
+}
+
+/// The cache's entries as `--nccl` spells them. Only a hint: an unusable cache
+/// has none.
+fn fetched() -> Vec<String> {
+    let entries = Cache::user().and_then(|cache| cache.list()).unwrap_or_default();
+    entries
+        .iter()
+        .map(|entry| format!("pip:{}+{}", entry.wheel.version(), entry.wheel.cuda()))
+        .collect()
 }
 
 /// What environment variables lead to.
@@ -71,13 +83,14 @@ fn packaged(python: Option<&Path>, looked: &mut Vec<String>) -> Vec<Place> {
 /// What `ldconfig -p` lists.
 fn from_linker_cache(looked: &mut Vec<String>) -> Vec<Place> {
     looked.push("ldconfig -p".into());
-    let ask =
-        |program: &str| child::answer(Command::new(program).arg("-p"), Duration::from_secs(5)).ok();
+    let ask = |program: &str| {
+        process::output(Command::new(program).arg("-p"), Duration::from_secs(5)).ok()
+    };
     // A user's PATH often lacks /sbin.
     let Some(answer) = ask("ldconfig").or_else(|| ask("/sbin/ldconfig")) else {
         return Vec::new();
     };
-    listed(&answer).map(|path| (path, "ldconfig -p".into())).collect()
+    listed(&answer.stdout).map(|path| (path, "ldconfig -p".into())).collect()
 }
 
 /// The paths in lines such as `libnccl.so.2 (libc6,x86-64) => /usr/lib/libnccl.so.2`.
@@ -92,7 +105,7 @@ fn listed(answer: &[u8]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Takes the first place that holds a usable library.
-fn pick(places: Vec<Place>, looked: Vec<String>) -> Result<Found, FindError> {
+fn pick(places: Vec<Place>, looked: Vec<String>, fetched: Vec<String>) -> Result<Found, FindError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut found: Option<Found> = None;
     let mut others = Vec::new();
@@ -114,7 +127,7 @@ fn pick(places: Vec<Place>, looked: Vec<String>) -> Result<Found, FindError> {
     }
     match found {
         Some(found) => Ok(Found { others, ..found }),
-        None if others.is_empty() => Err(FindError::NotFound { looked }),
+        None if others.is_empty() => Err(FindError::NotFound { looked, fetched }),
         None => {
             let why = others.into_iter().filter_map(|other| other.version.err()).collect();
             Err(FindError::NoneUsable { why })
@@ -157,15 +170,17 @@ mod tests {
     #[test]
     fn with_nothing_anywhere_both_ways_on_are_named() {
         let places = vec![(PathBuf::from("/nonexistent/libnccl.so.2"), "a test".to_owned())];
-        let text = pick(places, vec!["a test".into()]).unwrap_err().to_string();
+        let text = pick(places, vec!["a test".into()], vec![]).unwrap_err().to_string();
         assert!(text.contains("--nccl pip:2.27.7"), "{text}");
         assert!(text.contains("--nccl /path/to/libnccl.so.2"), "{text}");
+        let text = pick(vec![], vec![], vec!["pip:2.18.3+cu12".into()]).unwrap_err().to_string();
+        assert!(text.contains("--nccl pip:2.18.3+cu12"), "{text}");
     }
 
     #[test]
     fn what_cannot_be_used_is_passed_over_and_named() {
         let places = vec![(PathBuf::from("/proc/self/status"), "a test".to_owned())];
-        let text = pick(places, Vec::new()).unwrap_err().to_string();
+        let text = pick(places, Vec::new(), Vec::new()).unwrap_err().to_string();
         assert!(text.contains("/proc/self/status"), "{text}");
     }
 }
