@@ -49,6 +49,7 @@ pub(crate) const SITE: Set = Set { place: Place::Site, nth: 0 };
 pub(crate) const SECOND_SITE: Set = Set { place: Place::Site, nth: 1 };
 pub(crate) const CONF: Set = Set { place: Place::Conf, nth: 0 };
 pub(crate) const LAUNCHER: Set = Set { place: Place::Launcher, nth: 0 };
+pub(crate) const SECOND_LAUNCHER: Set = Set { place: Place::Launcher, nth: 1 };
 
 /// What a path needs on this machine before it can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
