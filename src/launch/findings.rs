@@ -77,7 +77,7 @@ fn texts(
         ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
         Code::LiveOnly => live_only(o, path),
-        Code::NeverDelivered if path.is_some_and(|p| p.cause == RUNS_AT_START[0]) => {
+        Code::NeverDelivered | Code::Overwritten if o.set_in == Place::Site && runs_site(path) => {
             (NOT_RUN.into(), NOT_RUN_FIX.into())
         }
         Code::SetAfterLatched => (
@@ -130,7 +130,11 @@ fn live_only(o: &Observation, path: Option<&LaunchPath>) -> (String, String) {
     (message.into(), LIVE_ONLY_FIX.into())
 }
 
-/// A site file that Python should have run.
+/// A path on which Python should run the site file.
+fn runs_site(path: Option<&LaunchPath>) -> bool {
+    path.is_some_and(|p| p.cause == RUNS_AT_START[0])
+}
+
 const NOT_RUN: &str = "this Python did not run the site file: one of the same name comes first \
     on sys.path (Debian's own in /usr/lib/python3.x), or site files are switched off";
 const NOT_RUN_FIX: &str = "use a .pth file in site-packages, or set the variable before Python \
