@@ -5,6 +5,7 @@ use nccldiag::cli::{Cli, Command};
 use nccldiag::exit::{Exit, UsageError};
 use nccldiag::{commands, probes};
 use std::ffi::OsStr;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -34,7 +35,9 @@ fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     if broken_pipe {
         return Exit::Ran.into();
     }
-    anstream::eprintln!("nccldiag: {}", nccldiag::render::escape(&format!("{error:#}")));
+    // Nobody is left to be told when stderr is closed as well.
+    let text = nccldiag::render::escape(&format!("{error:#}"));
+    let _ = writeln!(anstream::stderr(), "nccldiag: {text}");
     match error.downcast_ref::<UsageError>() {
         Some(_) => Exit::Usage.into(),
         None => Exit::CouldNotRun.into(),

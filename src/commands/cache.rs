@@ -7,6 +7,7 @@ use crate::nccl::cache::{Cache, Entry};
 use crate::nccl::wheel::Wheel;
 use crate::render::cache_list::{self, CachedLibrary};
 use anyhow::Result;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Runs the command.
@@ -41,19 +42,20 @@ fn clean(cache: &Cache, versions: &[String]) -> Result<()> {
         .collect::<Result<_, _>>()?;
     let which: Vec<Option<&Wheel>> =
         if wheels.is_empty() { vec![None] } else { wheels.iter().map(Some).collect() };
+    let mut out = std::io::stdout().lock();
     for wheel in which {
         let cleaned = cache.clean(wheel)?;
         for removed in &cleaned.removed {
-            println!("removed NCCL {removed}");
+            writeln!(out, "removed NCCL {removed}")?;
         }
         for kept in &cleaned.in_use {
-            println!("kept NCCL {kept}: another run uses it");
+            writeln!(out, "kept NCCL {kept}: another run uses it")?;
         }
-        if let (Some(wheel), true) = (wheel, cleaned.removed.is_empty() && cleaned.in_use.is_empty())
-        {
-            println!("NCCL {wheel} is not in the cache");
+        let nothing = cleaned.removed.is_empty() && cleaned.in_use.is_empty();
+        match wheel {
+            Some(wheel) if nothing => writeln!(out, "NCCL {wheel} is not in the cache")?,
+            _ => writeln!(out, "{} MiB freed", cleaned.freed >> 20)?,
         }
-        println!("{} MiB freed", cleaned.freed >> 20);
     }
     Ok(())
 }

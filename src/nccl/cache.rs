@@ -36,14 +36,14 @@ pub enum CacheError {
         why: &'static str,
     },
     /// A file operation failed.
-    #[error("cannot {what} {}: {source}", path.display())]
+    #[error("cannot {what} {}: {error}", path.display())]
     Io {
         /// A verb, such as `create`.
         what: &'static str,
         /// What it was done to.
         path: PathBuf,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -114,7 +114,7 @@ impl Cache {
             return Ok(None);
         }
         let lock = self.lock_file(wheel)?;
-        lock.lock_shared().map_err(|source| self.lock_error(wheel, source))?;
+        lock.lock_shared().map_err(|error| self.lock_error(wheel, error))?;
         // Again, now that nobody can remove it any more.
         Ok(self.entry(wheel)?.map(|entry| (entry, Lease(lock))))
     }
@@ -147,7 +147,7 @@ impl Cache {
                     cleaned.in_use.push(wheel);
                     continue;
                 }
-                Err(TryLockError::Error(source)) => return Err(self.lock_error(&wheel, source)),
+                Err(TryLockError::Error(error)) => return Err(self.lock_error(&wheel, error)),
             }
             cleaned.freed += self.remove_partial(&wheel)?;
             if let Some(entry) = self.entry(&wheel)? {
@@ -168,16 +168,16 @@ impl Cache {
     ) -> Result<File, CacheError> {
         if !self.check_root()? {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
-            made.map_err(|source| io_error("create", &self.root, source))?;
+            made.map_err(|error| io_error("create", &self.root, error))?;
             self.check_root()?;
         }
         let lock = self.lock_file(wheel)?;
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => waiting(),
-            Err(TryLockError::Error(source)) => return Err(self.lock_error(wheel, source)),
+            Err(TryLockError::Error(error)) => return Err(self.lock_error(wheel, error)),
         }
-        lock.lock().map_err(|source| self.lock_error(wheel, source))?;
+        lock.lock().map_err(|error| self.lock_error(wheel, error))?;
         Ok(lock)
     }
 
@@ -188,7 +188,7 @@ impl Cache {
             .prefix(&partial_prefix(wheel))
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(&self.root)
-            .map_err(|source| io_error("create a directory in", &self.root, source))
+            .map_err(|error| io_error("create a directory in", &self.root, error))
     }
 
     /// Turns a directory inside `partial` into the entry. The caller holds the lock.
@@ -198,7 +198,7 @@ impl Cache {
         if self.entry(wheel)?.is_none() && place.symlink_metadata().is_ok() {
             remove_tree(&place)?;
         }
-        fs::rename(finished, &place).map_err(|source| io_error("create", &place, source))?;
+        fs::rename(finished, &place).map_err(|error| io_error("create", &place, error))?;
         let missing = || io_error("read", &place, io::ErrorKind::NotFound.into());
         self.entry(wheel)?.ok_or_else(missing)
     }
@@ -216,7 +216,7 @@ impl Cache {
             }
             Ok(_) => Err(CacheError::Unsafe { path, why: "it is not a regular file" }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(io_error("look at", &path, source)),
+            Err(error) => Err(io_error("look at", &path, error)),
         }
     }
 
@@ -226,7 +226,7 @@ impl Cache {
             return Ok(Vec::new());
         }
         let listed =
-            fs::read_dir(&self.root).map_err(|source| io_error("read", &self.root, source))?;
+            fs::read_dir(&self.root).map_err(|error| io_error("read", &self.root, error))?;
         let mut wheels: Vec<Wheel> = listed
             .filter_map(|item| item.ok()?.file_name().into_string().ok())
             .filter_map(|name| {
@@ -262,17 +262,17 @@ impl Cache {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path)
-            .map_err(|source| io_error("open", &path, source))
+            .map_err(|error| io_error("open", &path, error))
     }
 
-    fn lock_error(&self, wheel: &Wheel, source: io::Error) -> CacheError {
-        io_error("lock", &self.root.join(format!("{wheel}.lock")), source)
+    fn lock_error(&self, wheel: &Wheel, error: io::Error) -> CacheError {
+        io_error("lock", &self.root.join(format!("{wheel}.lock")), error)
     }
 
     /// Removes what killed fetches of `wheel` left. The caller holds the lock.
     fn remove_partial(&self, wheel: &Wheel) -> Result<u64, CacheError> {
         let listed =
-            fs::read_dir(&self.root).map_err(|source| io_error("read", &self.root, source))?;
+            fs::read_dir(&self.root).map_err(|error| io_error("read", &self.root, error))?;
         let prefix = partial_prefix(wheel);
         let mut freed = 0;
         for item in listed.flatten() {
@@ -304,13 +304,13 @@ fn own_directory(path: &Path) -> Result<bool, CacheError> {
         Ok(meta) if meta.mode() & 0o022 != 0 => unsafe_because("others may write to it"),
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(source) => Err(io_error("look at", path, source)),
+        Err(error) => Err(io_error("look at", path, error)),
     }
 }
 
 /// Removes a directory without following links (as `remove_dir_all` promises).
 fn remove_tree(path: &Path) -> Result<(), CacheError> {
-    fs::remove_dir_all(path).map_err(|source| io_error("remove", path, source))
+    fs::remove_dir_all(path).map_err(|error| io_error("remove", path, error))
 }
 
 /// The bytes of all regular files below `path`, as far as they can be seen.
@@ -324,6 +324,6 @@ pub(super) fn tree_bytes(path: &Path) -> u64 {
     listed.flatten().map(size).sum()
 }
 
-pub(super) fn io_error(what: &'static str, path: &Path, source: io::Error) -> CacheError {
-    CacheError::Io { what, path: path.into(), source }
+pub(super) fn io_error(what: &'static str, path: &Path, error: io::Error) -> CacheError {
+    CacheError::Io { what, path: path.into(), error }
 }

@@ -30,6 +30,7 @@ pub type Progress<'a> = dyn FnMut(Event<'_>) + 'a;
 pub fn on_stderr() -> impl FnMut(Event<'_>) {
     let terminal = std::io::stderr().is_terminal();
     let mut bar: Option<ProgressBar> = None;
+    let mut quarters = 0;
     move |event| match event {
         Event::Note(text) => match &bar {
             Some(bar) => bar.println(text),
@@ -43,8 +44,16 @@ pub fn on_stderr() -> impl FnMut(Event<'_>) {
             }
             bar.set_position(done);
         }
+        Event::Bytes { what, done, total: Some(total) } if done * 4 >= total * (quarters + 1) => {
+            // A log gets at most three lines for one step.
+            quarters = done * 4 / total.max(1);
+            if (1..4).contains(&quarters) {
+                anstream::eprintln!("{what}: {} of {} MB", done / 1_000_000, total / 1_000_000);
+            }
+        }
         Event::Bytes { .. } => {}
         Event::Done => {
+            quarters = 0;
             if let Some(bar) = bar.take() {
                 bar.finish_and_clear();
             }

@@ -363,6 +363,7 @@ mod table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nccl::image::NcclVersion;
     use crate::nccl::table::Library;
     use crate::nccl::testing;
     use std::path::Path;
@@ -409,9 +410,12 @@ mod tests {
             assert!(output.status.success(), "{}: {text}{output:?}", entry.wheel);
             let reads: Vec<&str> =
                 text.lines().filter_map(|line| line.strip_prefix("read ")).collect();
+            let code = text.lines().find_map(|line| line.strip_prefix("version=")?.parse().ok());
+            let version = code.and_then(NcclVersion::from_code).expect("it was printed");
+            assert!(entry.wheel.version().starts_with(&version.to_string()), "{version}");
             assert!(reads.contains(&"NCCL_GDRCOPY_ENABLE Some(\"100001\")"), "{text}");
             assert!(reads.contains(&"NCCL_SOCKET_IFNAME None"), "{text}");
-            let has_conf_file = entry.wheel.version().as_str() >= "2.23";
+            let has_conf_file = version >= NcclVersion::new(2, 23, 0);
             assert_eq!(reads.contains(&"NCCL_CONF_FILE None"), has_conf_file, "{text}");
             println!("{}: {} reads", entry.wheel, reads.len());
         }

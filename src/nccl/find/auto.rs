@@ -4,6 +4,7 @@
 //! note when what they hold cannot be used.
 
 use super::{Candidate, Choice, FindError, Found, LIBRARY};
+use crate::nccl::cache::Cache;
 use crate::nccl::image::Image;
 use crate::nccl::progress::Progress;
 use crate::nccl::{child, python};
@@ -22,7 +23,7 @@ pub(super) fn resolve(
 ) -> Result<Found, FindError> {
     let environment = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(own) = environment("NCCLDIAG_NCCL") {
-        let choice = Choice::parse(&own)?;
+        let choice = Choice::parse(&own).map_err(FindError::Variable)?;
         if choice != Choice::Auto {
             let mut found = super::resolve(&choice, python, progress)?;
             found.how = format!("NCCLDIAG_NCCL={}", own.to_string_lossy());
@@ -33,7 +34,17 @@ pub(super) fn resolve(
     let mut places = named(&environment, &mut looked);
     places.extend(packaged(python, &mut looked));
     places.extend(from_linker_cache(&mut looked));
-    pick(places, looked)
+    pick(places, looked, fetched())
+}
+
+/// The cache's entries as `--nccl` spells them. Only a hint: an unusable cache
+/// has none.
+fn fetched() -> Vec<String> {
+    let entries = Cache::user().and_then(|cache| cache.list()).unwrap_or_default();
+    entries
+        .iter()
+        .map(|entry| format!("pip:{}+{}", entry.wheel.version(), entry.wheel.cuda()))
+        .collect()
 }
 
 /// What environment variables lead to.
@@ -92,7 +103,7 @@ fn listed(answer: &[u8]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Takes the first place that holds a usable library.
-fn pick(places: Vec<Place>, looked: Vec<String>) -> Result<Found, FindError> {
+fn pick(places: Vec<Place>, looked: Vec<String>, fetched: Vec<String>) -> Result<Found, FindError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut found: Option<Found> = None;
     let mut others = Vec::new();
@@ -114,7 +125,7 @@ fn pick(places: Vec<Place>, looked: Vec<String>) -> Result<Found, FindError> {
     }
     match found {
         Some(found) => Ok(Found { others, ..found }),
-        None if others.is_empty() => Err(FindError::NotFound { looked }),
+        None if others.is_empty() => Err(FindError::NotFound { looked, fetched }),
         None => {
             let why = others.into_iter().filter_map(|other| other.version.err()).collect();
             Err(FindError::NoneUsable { why })
@@ -157,15 +168,17 @@ mod tests {
     #[test]
     fn with_nothing_anywhere_both_ways_on_are_named() {
         let places = vec![(PathBuf::from("/nonexistent/libnccl.so.2"), "a test".to_owned())];
-        let text = pick(places, vec!["a test".into()]).unwrap_err().to_string();
+        let text = pick(places, vec!["a test".into()], vec![]).unwrap_err().to_string();
         assert!(text.contains("--nccl pip:2.27.7"), "{text}");
         assert!(text.contains("--nccl /path/to/libnccl.so.2"), "{text}");
+        let text = pick(vec![], vec![], vec!["pip:2.18.3+cu12".into()]).unwrap_err().to_string();
+        assert!(text.contains("--nccl pip:2.18.3+cu12"), "{text}");
     }
 
     #[test]
     fn what_cannot_be_used_is_passed_over_and_named() {
         let places = vec![(PathBuf::from("/proc/self/status"), "a test".to_owned())];
-        let text = pick(places, Vec::new()).unwrap_err().to_string();
+        let text = pick(places, Vec::new(), Vec::new()).unwrap_err().to_string();
         assert!(text.contains("/proc/self/status"), "{text}");
     }
 }

@@ -116,12 +116,14 @@ impl Found {
 pub enum FindError {
     /// No place had one.
     #[error(
-        "found no {LIBRARY} (looked at {}); fetch one with --nccl pip:2.27.7 (about 350 MB), \
-         or name one with --nccl /path/to/{LIBRARY}", looked.join(", ")
+        "found no {LIBRARY} (looked at {}); {}, or name one with --nccl /path/to/{LIBRARY}",
+        looked.join(", "), fetch_one(fetched)
     )]
     NotFound {
         /// The places, in order.
         looked: Vec<String>,
+        /// What is in the cache, spelt as for `--nccl`.
+        fetched: Vec<String>,
     },
     /// There are some, and none can be read.
     #[error(
@@ -134,7 +136,7 @@ pub enum FindError {
     },
     /// An environment variable of this tool says something odd.
     #[error("NCCLDIAG_NCCL: {0}")]
-    Variable(#[from] BadChoice),
+    Variable(BadChoice),
     /// The named file is no libnccl.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -143,7 +145,7 @@ pub enum FindError {
         "{0}\nfetch another version with --nccl pip:VERSION, or name a library with \
          --nccl /path/to/{LIBRARY}"
     )]
-    Wheel(#[from] WheelError),
+    Wheel(Box<WheelError>),
     /// The cache could not be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
@@ -155,6 +157,19 @@ pub enum FindError {
         /// What went wrong.
         why: Unreadable,
     },
+}
+
+impl From<WheelError> for FindError {
+    fn from(error: WheelError) -> Self {
+        Self::Wheel(Box::new(error))
+    }
+}
+
+fn fetch_one(fetched: &[String]) -> String {
+    match fetched.last() {
+        Some(newest) => format!("use one that was fetched before with --nccl {newest}"),
+        None => "fetch one with --nccl pip:2.27.7 (about 350 MB)".into(),
+    }
 }
 
 /// Finds the library that `choice` names. `python` is the interpreter whose

@@ -41,6 +41,36 @@ pub(super) fn load_param_call(code: &[u8], vaddr: u64) -> Option<Call> {
     None
 }
 
+/// Finds the calls in a whole `.text` without knowing where functions start:
+/// by `mov rdx, [cache]; movabs rax, INT64_MIN`, with which all of them begin.
+/// A function that the compiler put into another one is found as well, so the
+/// same call may come more than once.
+pub(super) fn scan(text: &[u8], vaddr: u64) -> impl Iterator<Item = Call> {
+    const MOV_RDX: [u8; 3] = [0x48, 0x8b, 0x15];
+    const MOV_BYTES: usize = 7;
+    const INT64_MIN_TO_RAX: [u8; 10] = [0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0x80];
+    // Own arrays, because the searched pattern must outlive this call.
+    let found = memchr::memmem::Finder::new(&INT64_MIN_TO_RAX).into_owned();
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let at = from + found.find(text.get(from..)?)?;
+        from = at + INT64_MIN_TO_RAX.len();
+        Some(at)
+    })
+    .filter_map(move |at| {
+        let start = at.checked_sub(MOV_BYTES).filter(|at| text[*at..].starts_with(&MOV_RDX))?;
+        let address = vaddr.checked_add(start as u64)?;
+        let window = &text[start..text.len().min(start + WINDOW)];
+        let call = load_param_call(window, address)?;
+        let offset = i32::from_le_bytes(text[start + 3..at].try_into().ok()?);
+        let tested = address.wrapping_add(MOV_BYTES as u64).wrapping_add_signed(offset.into());
+        (call.cache == Some(tested)).then_some(call)
+    })
+}
+
+/// The longest such function takes 80 bytes (2.18.3 to 2.32.3).
+const WINDOW: usize = 96;
+
 /// A call, or a jump out of the function (a tail call).
 fn leaves(instruction: &Instruction, start: u64, end: u64) -> bool {
     match instruction.mnemonic() {
@@ -116,6 +146,14 @@ mod tests {
     }
 
     #[test]
+    fn a_function_is_found_between_others() {
+        let text = [&[0x90; 5][..], BUFF_SIZE, &[0xcc; 9], BUFF_SIZE, &[0x48, 0xb8]].concat();
+        let calls: Vec<Call> = scan(&text, 0x7010c - 5).collect();
+        assert_eq!(calls.len(), 2);
+        assert_eq!(Some(calls[0]), load_param_call(BUFF_SIZE, 0x7010c));
+    }
+
+    #[test]
     fn a_function_that_is_cut_off_gives_nothing() {
         for end in 0..BUFF_SIZE.len() - 1 {
             assert_eq!(load_param_call(&BUFF_SIZE[..end], 0x7010c), None, "{end} bytes");
@@ -126,6 +164,7 @@ mod tests {
         #[test]
         fn any_bytes_are_survived(code: Vec<u8>, vaddr: u64) {
             let _ = load_param_call(&code, vaddr);
+            let _ = scan(&code, vaddr).count();
         }
     }
 }

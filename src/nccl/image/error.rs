@@ -1,5 +1,8 @@
 //! Why a file could not be read as a libnccl: one variant for each thing that
 //! a caller or a reader would do differently about it.
+//!
+//! As in all errors of `nccl`, the cause is part of the sentence and not a
+//! `source()`: many of these end in reports as plain text.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,12 +12,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The file could not be opened or looked at.
-    #[error("cannot open {}: {source}", path.display())]
+    #[error("cannot open {}: {error}", path.display())]
     Open {
         /// The file as the caller named it.
         path: PathBuf,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
     /// A directory, a FIFO, a socket or a device.
     #[error("{} is {kind}, not a library; name the file libnccl.so.2 itself", path.display())]

@@ -22,8 +22,8 @@ use std::sync::Arc;
 pub struct Param {
     /// The environment variable, such as `NCCL_BUFFSIZE`.
     pub variable: String,
-    /// The C++ function, such as `ncclParamBuffSize`.
-    pub function: String,
+    /// The C++ function, such as `ncclParamBuffSize`; `None` in a stripped library.
+    pub function: Option<String>,
     /// The compiled-in default; `None` when it is not a constant. NCCL uses
     /// negative values (-1, -2) for "decide at run time".
     pub default: Option<i64>,
@@ -34,9 +34,9 @@ pub struct Param {
     pub no_cache_vaddr: Option<u64>,
 }
 
-/// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3): those
-/// of logging, 9 in 2.30.7 and 10 in 2.32.3. Its layout is private to NCCL, so
-/// only its existence is known here.
+/// One setting behind a typed object (`ncclParam<T>`, since NCCL 2.30.3), most
+/// of them of logging: 2 in 2.30.3, 9 in 2.30.7, 10 in 2.32.3. The layout is
+/// private to NCCL, so only its existence is known here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypedParam {
     /// The environment variable, such as `NCCL_DEBUG`.
@@ -91,10 +91,11 @@ pub struct Image {
     pub cuda: Option<String>,
     /// The GNU build id in lower-case hex.
     pub build_id: Option<String>,
-    /// Whether the file still has `.symtab`. Without it `params` is empty and
-    /// [`no_params_reason`](Self::no_params_reason) says so.
+    /// Whether the file still has `.symtab`. Without it parameters are found by
+    /// the shape of their code, and `typed` is empty.
     pub symbols: bool,
-    /// All cached integers, by variable.
+    /// All cached integers, by variable. When there is none,
+    /// [`no_params_reason`](Self::no_params_reason) says why.
     pub params: Vec<Arc<Param>>,
     /// All settings behind typed objects, by variable.
     pub typed: Vec<TypedParam>,
@@ -140,7 +141,10 @@ impl Image {
         let (version, cuda) = strings::banner(rodata).ok_or_else(not_nccl)?;
         let mut names = strings::names(rodata);
         let found = Caches::find(&elf)?;
-        let (params, undecoded) = found.decode(&elf);
+        let (params, undecoded) = match found.symbols {
+            true => found.decode(&elf),
+            false => (params_by_shape(&elf)?, Vec::new()),
+        };
         let typed = found.typed(&elf);
         names.extend(params.iter().map(|param| param.variable.clone()));
         names.extend(typed.iter().map(|param| param.variable.clone()));
@@ -159,8 +163,12 @@ impl Image {
 
     /// The cached integer behind an environment variable.
     pub fn param(&self, variable: &str) -> Option<&Arc<Param>> {
-        let at = self.params.binary_search_by(|param| param.variable.as_str().cmp(variable));
-        at.ok().map(|at| &self.params[at])
+        self.position(variable).map(|at| &self.params[at])
+    }
+
+    /// Where in `params` a variable is.
+    pub(crate) fn position(&self, variable: &str) -> Option<usize> {
+        self.params.binary_search_by(|param| param.variable.as_str().cmp(variable)).ok()
     }
 
     /// How this library knows `name`.
@@ -189,9 +197,10 @@ impl Image {
 
     /// Why `params` is empty, as a lower-case sentence for a person.
     pub fn no_params_reason(&self) -> Option<String> {
-        (!self.symbols).then(|| {
+        self.params.is_empty().then(|| {
+            let without = if self.symbols { "" } else { " and no symbol table (it was stripped)" };
             format!(
-                "this libnccl {} has no symbol table (it was stripped), \
+                "this libnccl {} has no code for settings that is known here{without}, \
                  so the places of its cached settings are not known",
                 self.version
             )
@@ -215,16 +224,21 @@ impl Caches {
         let mut found = Self::default();
         found.symbols = elf.symbols(|symbol| {
             if symbol.function
+                && found.functions.len() < MOST
                 && let Some(name) = mangled(symbol.name, b"_Z", b"v")
             {
                 found.functions.push((name, symbol.vaddr, symbol.size));
             } else if symbol.size == 8
+                && found.caches.len() < MOST
                 && let Some(name) = mangled(symbol.name, b"_ZZ", b"vE5cache")
             {
                 found.caches.insert(symbol.vaddr, name);
             } else if mangled(symbol.name, b"_ZZ", b"vE7noCache").is_some() {
                 found.no_caches.insert(symbol.vaddr);
-            } else if !symbol.function && symbol.name.starts_with(b"ncclParam") {
+            } else if !symbol.function
+                && found.objects.len() < MOST
+                && symbol.name.starts_with(b"ncclParam")
+            {
                 let name = String::from_utf8_lossy(symbol.name).into_owned();
                 found.objects.insert(name, symbol.vaddr);
             }
@@ -271,15 +285,36 @@ impl Caches {
     ) -> Option<Param> {
         // The real ones take 58 to 80 bytes.
         let call = decode::load_param_call(elf.at(vaddr, size.min(512))?, vaddr)?;
-        let cache_vaddr = call.cache.filter(|at| self.caches.contains_key(at))?;
-        Some(Param {
-            variable: strings::setting_name(text_at(elf, call.name?)?)?,
-            function: function.to_owned(),
-            default: call.default,
-            cache_vaddr,
-            no_cache_vaddr: call.no_cache.filter(|at| self.no_caches.contains(at)),
-        })
+        let mut param = param_of(elf, &call)?;
+        param.function = Some(function.to_owned());
+        param.no_cache_vaddr = call.no_cache.filter(|at| self.no_caches.contains(at));
+        self.caches.contains_key(&param.cache_vaddr).then_some(param)
     }
+}
+
+/// The parameters of a stripped library, by variable. On all official wheels
+/// this finds the same as the symbols do.
+fn params_by_shape(elf: &source::Elf<'_>) -> Result<Vec<Arc<Param>>, ImageError> {
+    let Some((vaddr, text)) = elf.section_with_address(".text")? else { return Ok(Vec::new()) };
+    let calls = decode::scan(text, vaddr).take(MOST);
+    let mut params: Vec<_> = calls.filter_map(|call| param_of(elf, &call)).collect();
+    params.sort_by(|a, b| a.variable.cmp(&b.variable));
+    params.dedup_by(|a, b| a.variable == b.variable);
+    Ok(params.into_iter().map(Arc::new).collect())
+}
+
+/// More parameters than any NCCL has (2.32.3: 228): a bogus file that claims
+/// millions must not cost memory.
+const MOST: usize = 4096;
+
+fn param_of(elf: &source::Elf<'_>, call: &decode::Call) -> Option<Param> {
+    Some(Param {
+        variable: strings::setting_name(text_at(elf, call.name?)?)?,
+        function: None,
+        default: call.default,
+        cache_vaddr: call.cache?,
+        no_cache_vaddr: call.no_cache,
+    })
 }
 
 /// The string at an address; near the end of a segment only a short one.

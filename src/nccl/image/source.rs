@@ -19,6 +19,12 @@ const SECTION_LIMIT: u64 = 64 << 20;
 /// (.rodata ends within the first 4 MB in all wheels up to 2.32.3).
 const HEAD_LIMIT: u64 = 16 << 20;
 
+/// Notes take some hundred bytes.
+const NOTE_LIMIT: u64 = 64 << 10;
+
+/// The loader of glibc copes with more, but no library has more (2.32.3: 8).
+const MOST_PROGRAM_HEADERS: u16 = 256;
+
 /// `pread` under the interface that `object` reads through.
 #[derive(Debug)]
 pub(super) struct At<'a> {
@@ -57,12 +63,17 @@ type Cache<'a> = ReadCache<At<'a>>;
 /// # Errors
 /// [`ImageError::Open`] when the kernel refuses.
 pub(super) fn open(path: &Path) -> Result<File, ImageError> {
+    // Opening a device can do things; this look first is only for that, and
+    // `require_regular` decides.
+    if let Ok(meta) = path.metadata() {
+        refuse_special(meta.file_type(), path)?;
+    }
     // O_NONBLOCK: opening a FIFO nobody writes to would wait for ever.
     OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
         .open(path)
-        .map_err(|source| ImageError::Open { path: path.into(), source })
+        .map_err(|error| ImageError::Open { path: path.into(), error })
 }
 
 /// Refuses everything but a regular file.
@@ -70,8 +81,11 @@ pub(super) fn open(path: &Path) -> Result<File, ImageError> {
 /// # Errors
 /// [`ImageError::NotAFile`] or [`ImageError::Open`].
 pub(super) fn require_regular(file: &File, path: &Path) -> Result<(), ImageError> {
-    let meta = file.metadata().map_err(|source| ImageError::Open { path: path.into(), source })?;
-    let of = meta.file_type();
+    let meta = file.metadata().map_err(|error| ImageError::Open { path: path.into(), error })?;
+    refuse_special(meta.file_type(), path)
+}
+
+fn refuse_special(of: std::fs::FileType, path: &Path) -> Result<(), ImageError> {
     let kind = match of {
         _ if of.is_file() => return Ok(()),
         _ if of.is_dir() => "a directory",
@@ -144,6 +158,21 @@ impl<'a> Elf<'a> {
         found.map(|(_, header)| self.bytes_of(header, name)).transpose()
     }
 
+    /// As [`section`](Self::section), with the link-time address.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`].
+    pub(super) fn section_with_address(
+        &self,
+        name: &str,
+    ) -> Result<Option<(u64, &'a [u8])>, ImageError> {
+        let found = self.sections.section_by_name(LittleEndian, name.as_bytes());
+        let with_address = |(_, header): (_, &SectionHeader)| {
+            Ok((header.sh_addr(LittleEndian), self.bytes_of(header, name)?))
+        };
+        found.map(with_address).transpose()
+    }
+
     fn bytes_of(&self, header: &SectionHeader, name: &str) -> Result<&'a [u8], ImageError> {
         let size = header.sh_size(LittleEndian);
         if size > SECTION_LIMIT {
@@ -170,11 +199,11 @@ impl<'a> Elf<'a> {
             .map_err(|error| damaged(self.path, "the symbol names", error))?;
         let names = self.bytes_of(strings, "the symbol names")?;
         let bytes = self.bytes_of(table, "the symbol table")?;
-        for record in bytes.chunks_exact(size_of::<elf::Sym64<LittleEndian>>()) {
-            if let Ok((symbol, _)) = object::from_bytes::<elf::Sym64<LittleEndian>>(record)
-                && symbol.st_value.get(endian) != 0
-                && let Some(name) = c_string(names, u64::from(symbol.st_name.get(endian)))
-            {
+        let count = bytes.len() / size_of::<elf::Sym64<LittleEndian>>();
+        let (table, _) = object::slice_from_bytes::<elf::Sym64<LittleEndian>>(bytes, count)
+            .map_err(|()| damaged(self.path, "the symbol table", "it is not aligned"))?;
+        for symbol in table.iter().filter(|symbol| symbol.st_value.get(endian) != 0) {
+            if let Some(name) = c_string(names, u64::from(symbol.st_name.get(endian))) {
                 each(Symbol {
                     name,
                     vaddr: symbol.st_value.get(endian),
@@ -207,7 +236,7 @@ impl<'a> Elf<'a> {
     pub(super) fn build_id(&self) -> Option<String> {
         let endian = LittleEndian;
         let headers = self.header.program_headers(endian, self.data).ok()?;
-        let small = |h: &&elf::ProgramHeader64<LittleEndian>| h.p_filesz(endian) < SECTION_LIMIT;
+        let small = |h: &&elf::ProgramHeader64<LittleEndian>| h.p_filesz(endian) <= NOTE_LIMIT;
         for header in headers.iter().filter(small) {
             let Ok(Some(mut notes)) = header.notes(endian, self.data) else { continue };
             while let Ok(Some(note)) = notes.next() {
@@ -257,8 +286,8 @@ fn file_header<'a>(data: &'a Cache<'a>, path: &Path) -> Result<&'a Header, Image
     if header.e_shnum(LittleEndian) == 0 && header.e_shoff(LittleEndian) != 0 {
         return Err(damaged(path, "the section headers", "their number is not given"));
     }
-    if header.e_phnum(LittleEndian) == u16::MAX {
-        return Err(damaged(path, "the program headers", "their number is not given"));
+    if header.e_phnum(LittleEndian) > MOST_PROGRAM_HEADERS {
+        return Err(damaged(path, "the program headers", "there are too many"));
     }
     Ok(header)
 }

@@ -124,6 +124,20 @@ fn a_stripped_library_keeps_its_names_and_says_why_it_has_no_parameters() {
 }
 
 #[test]
+fn without_symbols_the_same_parameters_are_found_by_their_shape() {
+    for entry in testing::libraries() {
+        let file = std::fs::File::open(&entry.path).expect("it was listed");
+        let data = source::cache(&file);
+        let elf = source::Elf::parse(&data, &entry.path).expect("an official wheel");
+        let shaped = params_by_shape(&elf).expect("an official wheel");
+        let whole = Image::open(&entry.path).expect("an official wheel");
+        let nameless = |param: &Arc<Param>| Param { function: None, ..(**param).clone() };
+        let named: Vec<Param> = whole.params.iter().map(nameless).collect();
+        assert!(shaped.iter().map(nameless).eq(named), "{}", entry.wheel);
+    }
+}
+
+#[test]
 fn a_library_without_section_headers_keeps_its_names() {
     let mut bytes = tiny::library(true);
     bytes[40..48].fill(0);

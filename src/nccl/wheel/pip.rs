@@ -18,12 +18,12 @@ const LAST_LINES: usize = 6;
 #[derive(Debug, thiserror::Error)]
 pub enum PipError {
     /// There is no such Python.
-    #[error("cannot start {} to run pip: {source}", python.display())]
+    #[error("cannot start {} to run pip: {error}", python.display())]
     Start {
         /// The interpreter that was tried.
         python: PathBuf,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
     /// pip ended with an error, or without a wheel.
     #[error("pip could not fetch {requirement} ({status}); its last words:\n{}", lines.join("\n"))]
@@ -48,7 +48,7 @@ pub(super) fn download(
     progress: &mut Progress<'_>,
 ) -> Result<PathBuf, PipError> {
     let python = crate::nccl::python::interpreter(python);
-    let start = |source| PipError::Start { python: python.clone(), source };
+    let start = |error| PipError::Start { python: python.clone(), error };
     let mut child = command(wheel, into, &python).spawn().map_err(start)?;
     let lines = read_lines(&mut child);
     let last = follow(&lines, into, progress);
@@ -130,7 +130,8 @@ fn follow(
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                let done = cache::tree_bytes(directory);
+                // pip copies the file at the end, so for a moment it is there twice.
+                let done = cache::tree_bytes(directory).min(total.unwrap_or(u64::MAX));
                 progress(Event::Bytes { what: "download", done, total });
             }
             Err(RecvTimeoutError::Disconnected) => return last,

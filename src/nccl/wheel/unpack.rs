@@ -29,12 +29,12 @@ pub enum UnpackError {
         why: String,
     },
     /// Reading or writing failed (no space left, for example).
-    #[error("cannot unpack {}: {source}", path.display())]
+    #[error("cannot unpack {}: {error}", path.display())]
     Io {
         /// The file that was read or written.
         path: PathBuf,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -55,17 +55,17 @@ pub(super) fn library(
     progress: &mut Progress<'_>,
 ) -> Result<(), UnpackError> {
     let unsound = |why: String| UnpackError::Unsound { path: wheel.into(), why };
-    let io = |path: &Path, source| UnpackError::Io { path: path.into(), source };
-    let file = File::open(wheel).map_err(|source| io(wheel, source))?;
+    let io = |path: &Path, error| UnpackError::Io { path: path.into(), error };
+    let file = File::open(wheel).map_err(|error| io(wheel, error))?;
     let mut archive = zip::ZipArchive::new(io::BufReader::new(file))
         .map_err(|error| unsound(error.to_string()))?;
     let recorded = recorded(&mut archive).map_err(&unsound)?;
     let mut member = archive.by_name(MEMBER).map_err(|error| unsound(error.to_string()))?;
-    DirBuilder::new().mode(0o700).create(into).map_err(|source| io(into, source))?;
+    DirBuilder::new().mode(0o700).create(into).map_err(|error| io(into, error))?;
     let target = into.join(name);
-    let mut out = File::create_new(&target).map_err(|source| io(&target, source))?;
+    let mut out = File::create_new(&target).map_err(|error| io(&target, error))?;
     let (bytes, sha256) = copy(&mut member, &mut out, recorded.bytes, progress)
-        .map_err(|source| io(&target, source))?;
+        .map_err(|error| io(&target, error))?;
     progress(Event::Done);
     if bytes != recorded.bytes || sha256 != recorded.sha256 {
         return Err(unsound(format!("{MEMBER} does not have the hash that RECORD gives")));

@@ -7,13 +7,14 @@ use crate::model::{Latched, Unreadable};
 use crate::nccl::image::{Image, Known, Param};
 use std::sync::Arc;
 
-/// NCCL's "never read" (since 2.3: `-1` before 2.18 is not supported here).
+/// What a cache holds until NCCL reads the variable (all of 2.18.3 to 2.32.3).
 const NEVER_READ: i64 = i64::MIN;
 
 /// The caches of one libnccl in one process, all read at the same moment.
 #[derive(Clone, Debug)]
 pub struct LatchedSet {
     image: Arc<Image>,
+    /// In the order of `image.params`.
     values: Vec<Latched>,
 }
 
@@ -28,12 +29,13 @@ impl LatchedSet {
     /// `NCCL_NO_CACHE` names, since 2.29.7), `NoSuchParameter` for a name that
     /// is not in the library.
     pub fn get(&self, variable: &str) -> Latched {
-        let found = self.iter().find(|(param, _)| param.variable == variable);
-        match (found, self.image.kind_of(variable), self.image.no_params_reason()) {
-            (Some((_, value)), _, _) => value.clone(),
-            (None, Known::Unknown, _) => Latched::NoSuchParameter,
-            (None, _, Some(why)) => Latched::Unreadable(Unreadable::new(why)),
-            (None, _, None) => Latched::NotCached,
+        if let Some(at) = self.image.position(variable) {
+            return self.values[at].clone();
+        }
+        match (self.image.kind_of(variable), self.image.no_params_reason()) {
+            (Known::Unknown, _) => Latched::NoSuchParameter,
+            (_, Some(why)) => Latched::Unreadable(Unreadable::new(why)),
+            (_, None) => Latched::NotCached,
         }
     }
 

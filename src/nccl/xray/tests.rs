@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::Latched;
+use crate::nccl::image::{Image, NcclVersion};
 use crate::nccl::testing;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -27,12 +28,16 @@ struct User(Child);
 impl User {
     /// `None`, with a printed reason, when there is no Python.
     fn start(library: &Path) -> Option<Self> {
+        Self::start_with(library, "")
+    }
+
+    fn start_with(library: &Path, no_cache: &str) -> Option<Self> {
         let started = Command::new("python3")
             .args(["-c", PROGRAM])
             .arg(library)
             .env("NCCL_GDRCOPY_ENABLE", "100001")
             .env("NCCL_SOCKET_IFNAME", "lo,c7")
-            .env_remove("NCCL_NO_CACHE")
+            .env("NCCL_NO_CACHE", no_cache)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -81,6 +86,21 @@ fn what_nccl_latched_is_read_from_outside() {
         assert_eq!(set.get("NCCL_SOCKET_IFNAMES"), Latched::NoSuchParameter);
         assert_eq!(set.iter().len(), set.image().params.len());
         println!("{}: NCCL_GDRCOPY_ENABLE={canary:?}", entry.wheel);
+    }
+}
+
+#[test]
+fn what_no_cache_names_is_told_from_what_was_never_read() {
+    for entry in testing::libraries() {
+        let image = Image::open(&entry.path).expect("it was listed");
+        if image.version < NcclVersion::new(2, 29, 7) {
+            continue;
+        }
+        let Some(user) = User::start_with(&entry.path, "ALL") else { return };
+        let found = loaded(user.pid(), &ImageCache::new()).expect("own child");
+        let set = latched(user.pid(), &found[0]).expect("own child");
+        assert_eq!(set.get("NCCL_GDRCOPY_ENABLE"), Latched::NotCached, "{}", entry.wheel);
+        assert_eq!(set.get("NCCL_BUFFSIZE"), Latched::NotRead, "{}", entry.wheel);
     }
 }
 
