@@ -3,4 +3,6 @@
 //! `tests/run` fetches libraries and tools; what is missing is skipped aloud.
 
 mod harness;
+mod latched;
+mod output;
 mod rows;

@@ -5,8 +5,10 @@ mod libraries;
 mod processes;
 mod sandbox;
 mod skip;
+mod terminal;
 
 pub use libraries::{library, main_library, versions};
 pub use processes::eventually;
 pub use sandbox::{Ended, PROGRAM, Sandbox, Started, finish};
 pub use skip::{has_tools, is_root, skip};
+pub use terminal::OnTerminal;
