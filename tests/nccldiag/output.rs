@@ -225,7 +225,6 @@ fn unknown_words_exit_2_with_a_way_on() {
         (["--family", "pyton"], "python"),
         (["--format", "yaml"], "markdown"),
         (["--timeout", "0"], "seconds"),
-        (["--timeout", "-1"], "seconds"),
         (["--fail-no", "any"], "--fail-on"),
     ] {
         let ended = sandbox.check(args);
