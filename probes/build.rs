@@ -6,19 +6,11 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Everything that the root includes by `#[path]`.
-const SOURCES: [&str; 6] = [
-    "probes/pyprobe.rs",
-    "probes/channel.rs",
-    "probes/session.rs",
-    "probes/wire.rs",
-    "src/nccl/table.rs",
-    "src/nccl/witness.rs",
-];
+const ROOT: &str = "probes/pyprobe.rs";
 
 fn main() {
-    println!("cargo::rerun-if-changed=probes");
-    for source in SOURCES {
+    // All that the root includes by `#[path]`.
+    for source in ["probes", "src/nccl/table.rs", "src/nccl/witness.rs"] {
         println!("cargo::rerun-if-changed={source}");
     }
     if variable("CARGO_CFG_TARGET_ENV") != "gnu" {
@@ -34,7 +26,7 @@ fn main() {
         .args(["--edition", "2024", "--crate-name", "nccldiag_probe", "--crate-type", "cdylib"])
         .args(["--target", &variable("TARGET")])
         .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols"])
-        .args([SOURCES[0], "-o"])
+        .args([ROOT, "-o"])
         .arg(&out);
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={linker}"));

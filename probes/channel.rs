@@ -138,11 +138,9 @@ mod tests {
         let deep = folder.path().join("d".repeat(60)).join("e".repeat(60));
         std::fs::create_dir_all(&deep).expect("nested folders");
         let fd = std::fs::File::open(&deep).expect("open folder");
-        let _listener = std::os::unix::net::UnixListener::bind(format!(
-            "/proc/self/fd/{}/s",
-            fd.as_raw_fd()
-        ))
-        .expect("bind through the descriptor");
+        let _listener =
+            std::os::unix::net::UnixListener::bind(format!("/proc/self/fd/{}/s", fd.as_raw_fd()))
+                .expect("bind through the descriptor");
         connect_any_length(&deep.join("s")).expect("connect through the descriptor");
     }
 }

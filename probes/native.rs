@@ -55,7 +55,7 @@ pub fn parent(kind: &str, folder: &Path) -> Result<()> {
         "vfork-exec" => start.vfork_exec(),
         "posix-spawn" => start.posix_spawn(None),
         "posix-spawn-own-env" => start.posix_spawn(Some(&start.listed)),
-        "exec-own-env" => start.fork(Start::exec_listed),
+        "exec-own-env" | "exec-own-env-duplicate" => start.fork(Start::exec_listed),
         "clearenv-exec" => start.fork(|s| {
             // SAFETY: this forked child has one thread.
             unsafe { libc::clearenv() };

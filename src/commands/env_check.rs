@@ -6,8 +6,8 @@ use super::{interrupt, output};
 use crate::cli::{EnvCheck as Arguments, Format};
 use crate::exit::{Exit, UsageError};
 use crate::launch::{
-    Context as FindingContext, Custom, Driver, LaunchPath, Options, Python, RunFolder, Values,
-    all, find_tool, findings, remove_dead_runs,
+    Context as FindingContext, Custom, Driver, LaunchPath, Options, Python, RunFolder, Values, all,
+    find_tool, findings, remove_dead_runs,
 };
 use crate::model::{Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Verdict};
 use crate::nccl::find::{Choice, FindError, Found, resolve};
@@ -40,9 +40,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
             Some(custom.map_err(|error| UsageError(format!("{error:#}")))?)
         }
     };
-    let interrupted = interrupt::watch()?;
     let mut remarks = remarks();
     let found = library(&arguments, &mut remarks)?;
+    // Not before: a fetch is safe to be killed, and should be.
+    let interrupted = interrupt::watch()?;
     let options = Options {
         library: found.as_ref().map(|f| f.path.clone()),
         python: python(&arguments.python, &paths),
@@ -79,9 +80,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
 fn chosen(arguments: &Arguments) -> Result<Vec<&'static LaunchPath>> {
     for id in &arguments.path {
         if !all().any(|p| p.id == id) {
-            let near = all().map(|p| p.id).max_by(|a, b| {
-                strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id))
-            });
+            let near = all()
+                .map(|p| p.id)
+                .max_by(|a, b| strsim::jaro_winkler(a, id).total_cmp(&strsim::jaro_winkler(b, id)));
             let text = format!(
                 "no launch path {id:?}; did you mean {}? (--list shows all)",
                 near.unwrap_or_default()

@@ -16,8 +16,7 @@ pub fn write(
 ) -> Result<()> {
     match &output.output {
         Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("create {}", path.display()))?;
+            let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
             let mut to = BufWriter::new(file);
             render(&mut to, Look { terminal: false, colour: false, width: 80 })?;
             to.flush().with_context(|| format!("write {}", path.display()))

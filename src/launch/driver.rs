@@ -57,6 +57,11 @@ const TICK: Duration = Duration::from_millis(5);
 /// How much of a failed launch's output is worth reading, in bytes.
 const TAIL: usize = 64 << 10;
 
+/// A signal ended the run before this launch had a result.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Interrupted(&'static str);
+
 type LaunchResult = Result<Sighting>;
 
 impl<'a> Driver<'a> {
@@ -126,6 +131,12 @@ impl<'a> Driver<'a> {
             let entry = &mut list[path];
             match result {
                 Ok(sighting) => add_sighting(entry, &sighting, launch, &self.options.values),
+                Err(error) if error.is::<Interrupted>() => {
+                    if entry.status == Status::Ran {
+                        entry.status = Status::Skipped;
+                    }
+                    add_reason(entry, error.to_string());
+                }
                 Err(error) => {
                     let places: Vec<_> = launch.iter().map(|s| s.place.word()).collect();
                     entry.status = Status::Failed;
@@ -176,7 +187,7 @@ impl<'a> Driver<'a> {
 
     fn launch(&self, path: &'static LaunchPath, launch: &'static [Set]) -> LaunchResult {
         if self.stopped() {
-            bail!("interrupted before it was tried");
+            return Err(Interrupted("interrupted before it was tried").into());
         }
         Running::prepare(self, path, launch)?.sighting()
     }
@@ -310,7 +321,7 @@ impl<'a> Running<'a> {
                 Err(RecvTimeoutError::Disconnected) => bail!("the driver's socket is gone"),
             }
             if self.driver.stopped() {
-                bail!("interrupted while it ran");
+                return Err(Interrupted("interrupted while it ran").into());
             }
             if ended.is_none() {
                 let status = self.child.try_wait().context("wait for the first process")?;
@@ -360,7 +371,8 @@ impl Drop for Running<'_> {
 
 fn write_spec(driver: &Driver, stage: &Stage, top: &Top, name: &str) -> Result<()> {
     let mut spec = driver.spec(name, top.hide_home_conf);
-    for (key, set) in [("parent", super::PARENT), ("child", super::CHILD), ("listed", super::LAUNCHER)]
+    for (key, set) in
+        [("parent", super::PARENT), ("child", super::CHILD), ("listed", super::LAUNCHER)]
     {
         for (variable, value) in stage.sets(set) {
             spec.push_assignment(key, variable.as_bytes(), &value);

@@ -1,6 +1,6 @@
 //! The exec family: system calls and libc functions that start a child.
 
-use super::{LAUNCHER, LaunchPath, PARENT, SHELL, Set, Stage, Top};
+use super::{LAUNCHER, LaunchPath, PARENT, SECOND_LAUNCHER, SHELL, Set, Stage, Top};
 use crate::model::Family;
 use crate::probes::native;
 
@@ -42,6 +42,15 @@ pub const PATHS: &[LaunchPath] = &[
     path("posix-spawn", "posix_spawn with environ", BOTH, INHERITS),
     path("posix-spawn-own-env", "posix_spawn with a list of its own", LISTED, OWN_LIST),
     path("exec-own-env", "execve with a list of its own", LISTED, OWN_LIST),
+    path(
+        "exec-own-env-duplicate",
+        "execve with a list that names a variable twice",
+        &[&[LAUNCHER, SECOND_LAUNCHER]],
+        [
+            "the environment list has the variable twice, and getenv takes the first",
+            "replace the entry in the list instead of appending a second one",
+        ],
+    ),
     path(
         "clearenv-exec",
         "clearenv, then execv",

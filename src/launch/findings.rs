@@ -137,7 +137,10 @@ fn parsed_differently(o: &Observation) -> (String, String) {
         _ => "another number".into(),
     };
     (
-        format!("NCCL parsed {}={text} to {number}: it drops what strtoll does not take", o.variable),
+        format!(
+            "NCCL parsed {}={text} to {number}: it drops what strtoll does not take",
+            o.variable
+        ),
         "write a plain integer, such as 8388608 for 8M".into(),
     )
 }

@@ -131,7 +131,12 @@ fn bases() -> Vec<PathBuf> {
     list.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
     list.push("/var/tmp".into());
     let mut seen = Vec::new();
-    list.retain(|p| p.is_absolute() && !seen.contains(p) && { seen.push(p.clone()); true });
+    list.retain(|p| {
+        p.is_absolute() && !seen.contains(p) && {
+            seen.push(p.clone());
+            true
+        }
+    });
     list
 }
 

@@ -72,9 +72,7 @@ impl Hub {
     }
 }
 
-fn lock(
-    waiting: &Waiting,
-) -> std::sync::MutexGuard<'_, HashMap<String, Sender<Arrival>>> {
+fn lock(waiting: &Waiting) -> std::sync::MutexGuard<'_, HashMap<String, Sender<Arrival>>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

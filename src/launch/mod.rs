@@ -49,6 +49,7 @@ pub(crate) const SITE: Set = Set { place: Place::Site, nth: 0 };
 pub(crate) const SECOND_SITE: Set = Set { place: Place::Site, nth: 1 };
 pub(crate) const CONF: Set = Set { place: Place::Conf, nth: 0 };
 pub(crate) const LAUNCHER: Set = Set { place: Place::Launcher, nth: 0 };
+pub(crate) const SECOND_LAUNCHER: Set = Set { place: Place::Launcher, nth: 1 };
 
 /// What a path needs on this machine before it can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +163,8 @@ impl Stage<'_> {
     /// # Errors
     /// Only when a path forgot to say that it needs one.
     pub fn python(&self) -> anyhow::Result<&Python> {
-        self.python.ok_or_else(|| anyhow::anyhow!("path {} does not say that it needs Python", self.id))
+        self.python
+            .ok_or_else(|| anyhow::anyhow!("path {} does not say that it needs Python", self.id))
     }
 
     /// A Python command line that runs the probe script in the way `kind`.

@@ -180,9 +180,7 @@ fn mapping(told: &Fields) -> Vec<Vec<u8>> {
 fn seen(block: &Result<EnvBlock, Unreadable>, name: &str) -> Seen {
     match block {
         Err(why) => Seen::Unreadable(why.clone()),
-        Ok(block) => {
-            block.get(name.as_bytes()).map_or(Seen::Absent, |v| Seen::Value(v.to_vec()))
-        }
+        Ok(block) => block.get(name.as_bytes()).map_or(Seen::Absent, |v| Seen::Value(v.to_vec())),
     }
 }
 
@@ -224,10 +222,7 @@ fn read_latched(pid: i32, told: &Fields, images: &ImageCache) -> LatchedView {
 ///
 /// # Errors
 /// No libnccl is mapped, it has no symbols, or the memory cannot be read.
-pub fn latched_from_outside(
-    pid: i32,
-    images: &ImageCache,
-) -> Result<xray::LatchedSet, Unreadable> {
+pub fn latched_from_outside(pid: i32, images: &ImageCache) -> Result<xray::LatchedSet, Unreadable> {
     let loaded = xray::loaded(pid, images)?;
     let first =
         loaded.first().ok_or_else(|| Unreadable::new("no libnccl is loaded in this process"))?;

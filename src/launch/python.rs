@@ -3,11 +3,13 @@
 
 use super::{CHILD, LaunchPath, Need, PARENT, SHELL, Set, Stage, Top};
 use crate::model::Family;
+use crate::process;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
 const PARENT_AND_CHILD: &[&[Set]] = &[&[CHILD], &[PARENT, CHILD]];
@@ -184,8 +186,7 @@ impl Python {
 
 fn run(program: &Path, args: &[&OsStr]) -> Result<String> {
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null());
-    let output = crate::process::output(command, std::time::Duration::from_secs(20))
+    let output = process::output(command.args(args), Duration::from_secs(20))
         .with_context(|| format!("run {}", program.display()))?;
     if !output.status.success() {
         let tail = String::from_utf8_lossy(&output.stderr);

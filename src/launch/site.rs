@@ -39,8 +39,19 @@ const RUNS_AT_START: [&str; 2] = [
 pub const PATHS: &[LaunchPath] = &[
     LaunchPath {
         launches: SITE_AND_SHELL,
-        ..path("py-site-pythonpath", "sitecustomize.py on PYTHONPATH", on_pythonpath, RUNS_AT_START)
+        ..path(
+            "py-site-pythonpath",
+            "sitecustomize.py on PYTHONPATH",
+            |s| on_pythonpath(s, "self"),
+            RUNS_AT_START,
+        )
     },
+    path(
+        "py-site-child",
+        "a program started by a Python that has a sitecustomize.py",
+        |s| on_pythonpath(s, "py-subprocess"),
+        RUNS_AT_START,
+    ),
     LaunchPath {
         launches: SITE_AND_SHELL,
         ..path(
@@ -59,7 +70,7 @@ pub const PATHS: &[LaunchPath] = &[
     path(
         "py-site-isolated",
         "sitecustomize.py on PYTHONPATH, python -I",
-        |s| with_flag(on_pythonpath(s)?, "-I"),
+        |s| with_flag(on_pythonpath(s, "self")?, "-I"),
         [
             "python -I (and -E) ignores PYTHONPATH, so the site file is not found",
             "put the file into the site-packages of the venv, or set the variable before Python \
@@ -69,7 +80,7 @@ pub const PATHS: &[LaunchPath] = &[
     path(
         "py-site-S",
         "sitecustomize.py on PYTHONPATH, python -S",
-        |s| with_flag(on_pythonpath(s)?, "-S"),
+        |s| with_flag(on_pythonpath(s, "self")?, "-S"),
         ["python -S skips every site file", "set the variable before Python starts"],
     ),
     path(
@@ -143,10 +154,10 @@ fn pythonpath(ours: &[PathBuf]) -> Result<OsString> {
     Ok(std::env::join_paths(ours.iter().cloned().chain(theirs))?)
 }
 
-fn on_pythonpath(stage: &Stage) -> Result<Top> {
+fn on_pythonpath(stage: &Stage, kind: &str) -> Result<Top> {
     let folder = stage.folder.join("site");
     write_site_file(stage, SITE, &folder, "sitecustomize.py")?;
-    Ok(Top::new(stage.python_line("self")?).env("PYTHONPATH", pythonpath(&[folder])?))
+    Ok(Top::new(stage.python_line(kind)?).env("PYTHONPATH", pythonpath(&[folder])?))
 }
 
 fn with_flag(mut top: Top, flag: &str) -> Result<Top> {
@@ -172,13 +183,18 @@ fn user_customize(stage: &Stage) -> Result<Top> {
     let (major, minor) = stage.python()?.version;
     let folder = base.join(format!("lib/python{major}.{minor}/site-packages"));
     write_site_file(stage, SECOND_SITE, &folder, "usercustomize.py")?;
-    Ok(on_pythonpath(stage)?.env("PYTHONUSERBASE", base))
+    Ok(on_pythonpath(stage, "self")?.env("PYTHONUSERBASE", base))
 }
 
 /// Makes a real venv, with a site file in its site-packages.
 fn in_venv(stage: &Stage, name: &str, flag: Option<&str>) -> Result<Top> {
     let venv = stage.folder.join("venv");
-    stage.python()?.run(&["-m".as_ref(), "venv".as_ref(), "--without-pip".as_ref(), venv.as_ref()])?;
+    stage.python()?.run(&[
+        "-m".as_ref(),
+        "venv".as_ref(),
+        "--without-pip".as_ref(),
+        venv.as_ref(),
+    ])?;
     write_site_file(stage, SITE, &site_packages(&venv)?, name)?;
     let mut line = stage.python_line("self")?.to_vec();
     line[0] = venv.join("bin/python").into();

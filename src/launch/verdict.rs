@@ -89,9 +89,10 @@ fn remark(e: &Evidence) -> Option<Code> {
 /// The live environ has another value or none.
 fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
     let delivered = e.exec.value() == Some(e.expected);
-    let winner = e.live.value().and_then(|live| {
-        e.rivals.iter().find(|(_, value)| value == live).map(|&(place, _)| place)
-    });
+    let winner = e
+        .live
+        .value()
+        .and_then(|live| e.rivals.iter().find(|(_, value)| value == live).map(|&(place, _)| place));
     match winner {
         Some(Place::Site) => (Verdict::Overwritten, Some(Code::OverwrittenBySiteFile)),
         Some(Place::Conf) => (Verdict::Overwritten, Some(Code::OverwrittenByConfFile)),

@@ -93,9 +93,9 @@ impl std::str::FromStr for Code {
 
     /// Takes the number or the name, in any case.
     fn from_str(text: &str) -> Result<Self, ()> {
-        let found = Self::ALL.iter().find(|c| {
-            c.number().eq_ignore_ascii_case(text) || c.slug().eq_ignore_ascii_case(text)
-        });
+        let found = Self::ALL
+            .iter()
+            .find(|c| c.number().eq_ignore_ascii_case(text) || c.slug().eq_ignore_ascii_case(text));
         found.copied().ok_or(())
     }
 }

@@ -2,7 +2,6 @@
 //! opening it, and reading what it latched in a running process.
 
 pub mod cache;
-mod child;
 pub mod find;
 pub mod image;
 pub mod progress;

@@ -1,7 +1,7 @@
 //! Which Python is asked, and where it looks for packages. It starts the
 //! interpreter for one short question; `wheel` starts it for pip.
 
-use super::child;
+use crate::process;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
@@ -45,7 +45,7 @@ pub(super) fn package_directories(python: &Path) -> io::Result<Vec<PathBuf>> {
     let mut command = Command::new(python);
     // `-c` imports from the working directory first.
     command.args(["-c", QUESTION]).current_dir("/");
-    Ok(directories(&child::answer(&mut command, DEADLINE)?))
+    Ok(directories(&process::output(&mut command, DEADLINE)?.stdout))
 }
 
 fn directories(answer: &[u8]) -> Vec<PathBuf> {

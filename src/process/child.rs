@@ -3,10 +3,12 @@
 
 use super::pidfd::PidFd;
 use super::tree::Tree;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,16 +25,17 @@ pub fn spawn(command: &mut Command, own_group: bool) -> io::Result<Child> {
     if own_group {
         command.process_group(0);
     }
-    // SAFETY: prctl is async-signal-safe and touches no memory of ours.
-    unsafe {
-        command.pre_exec(|| {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Ok(())
-        });
-    }
+    die_with_parent(command, Signal::SIGKILL);
     command.spawn()
+}
+
+/// Makes the kernel send the child a signal when the thread that starts it
+/// ends, so also when this process is killed.
+pub fn die_with_parent(command: &mut Command, signal: Signal) {
+    let hook = move || nix::sys::prctl::set_pdeathsig(signal).map_err(io::Error::from);
+    // SAFETY: the hook runs between fork and exec and makes one system call;
+    // it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(hook) };
 }
 
 /// Makes this process the one that orphaned descendants are handed to, so that
@@ -98,37 +101,44 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
     }
 }
 
-/// Runs a command to its end and collects what it prints (at most 16 MiB a
-/// stream).
+/// Runs a command to its end, without input, and collects what it prints (at
+/// most 16 MiB a stream).
 ///
 /// # Errors
-/// It cannot be started, or had not ended in time and was killed.
-pub fn output(mut command: Command, limit: Duration) -> io::Result<Output> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = spawn(&mut command, true)?;
+/// It cannot be started, or its output had not ended in time (a process in the
+/// background may hold it open); then it was killed.
+pub fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let deadline = Instant::now() + limit;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = spawn(command, true)?;
     let stdout = child.stdout.take().map(collect);
     let stderr = child.stderr.take().map(collect);
-    let status = wait_until(&mut child, Instant::now() + limit)?;
-    let join = |handle: Option<thread::JoinHandle<Vec<u8>>>| {
-        handle.and_then(|h| h.join().ok()).unwrap_or_default()
+    let group = Pid::from_raw(child.id().cast_signed());
+    let too_late = || {
+        // Whoever still holds the output is in the child's group; if nobody
+        // is, there is no such group.
+        let _ = killpg(group, Signal::SIGKILL);
+        let text = format!("it had not ended after {} s", limit.as_secs());
+        io::Error::new(io::ErrorKind::TimedOut, text)
     };
-    match status {
-        Some(status) => Ok(Output { status, stdout: join(stdout), stderr: join(stderr) }),
-        // The pipes may be held open by a grandchild: not joined on purpose.
-        None => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("it had not ended after {} s", limit.as_secs()),
-        )),
-    }
+    let status = wait_until(&mut child, deadline)?.ok_or_else(too_late)?;
+    let bytes = |from: Option<Receiver<Vec<u8>>>| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        from.map_or_else(|| Ok(Vec::new()), |f| f.recv_timeout(left).map_err(|_| too_late()))
+    };
+    Ok(Output { status, stdout: bytes(stdout)?, stderr: bytes(stderr)? })
 }
 
-fn collect(stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+fn collect(stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (to, from) = channel();
     thread::spawn(move || {
         let mut all = Vec::new();
         // What was read before an error is still worth showing.
         let _ = stream.take(16 << 20).read_to_end(&mut all);
-        all
-    })
+        // Nobody listens after the deadline.
+        let _ = to.send(all);
+    });
+    from
 }
 
 #[cfg(test)]
@@ -139,16 +149,24 @@ mod tests {
     fn output_gives_both_streams() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo a; echo b >&2; exit 3"]);
-        let output = output(command, Duration::from_secs(20)).expect("sh starts");
+        let output = output(&mut command, Duration::from_secs(20)).expect("sh starts");
         assert_eq!((output.stdout, output.stderr), (b"a\n".to_vec(), b"b\n".to_vec()));
         assert_eq!(output.status.code(), Some(3));
+    }
+
+    #[test]
+    fn a_grandchild_that_holds_the_output_does_not_hold_us() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & echo started"]);
+        let error = output(&mut command, Duration::from_millis(200)).expect_err("no end");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
     fn a_child_that_hangs_is_killed() {
         let mut command = Command::new("sleep");
         command.arg("600");
-        let error = output(command, Duration::from_millis(50)).expect_err("it hangs");
+        let error = output(&mut command, Duration::from_millis(50)).expect_err("it hangs");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

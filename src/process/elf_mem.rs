@@ -135,8 +135,6 @@ pub struct Segment {
 pub struct Executable {
     /// What to add to an address of the file to get one of the process.
     pub bias: u64,
-    /// `e_entry` of the file.
-    pub entry: u64,
     /// Where the dynamic section is; `None` for a static program.
     pub dynamic: Option<u64>,
     /// It names a dynamic linker (`PT_INTERP`): neither a static program nor
@@ -157,7 +155,6 @@ pub fn executable(target: &mut Target<'_>, auxv: &Auxv) -> io::Result<Executable
     let at = |vaddr: u64| class.wrap(vaddr.wrapping_add(bias));
     Ok(Executable {
         bias,
-        entry: class.wrap(auxv.entry.wrapping_sub(bias)),
         dynamic: headers.iter().find(|header| header.kind == PT_DYNAMIC).map(|h| at(h.vaddr)),
         interpreted: headers.iter().any(|header| header.kind == PT_INTERP),
         writable: headers
@@ -283,24 +280,51 @@ pub fn dynamic(target: &mut Target<'_>, object: &Object) -> io::Result<Dynamic> 
     Ok(found)
 }
 
-/// The loaded objects in the order in which the dynamic linker searches them,
-/// from its `struct r_debug` at `debug`.
-///
-/// # Errors
-/// As [`Memory::read`].
-pub fn link_map(target: &mut Target<'_>, debug: u64) -> io::Result<Vec<Object>> {
-    let mut node = target.word_at(debug, 1)?;
-    let mut objects = Vec::new();
-    // A hostile list may be a ring: the cap ends it.
-    while node != 0 && objects.len() < MAX_OBJECTS {
-        objects.push(Object {
-            bias: target.word_at(node, 0)?,
-            name: target.word_at(node, 1)?,
-            dynamic: target.word_at(node, 2)?,
-        });
-        node = target.word_at(node, 3)?;
+/// The loaded objects in the order in which the dynamic linker searches them.
+/// They are read one by one: what is searched for is mostly in the first few
+/// of what may be hundreds.
+#[derive(Clone, Debug, Default)]
+pub struct LinkMap {
+    read: Vec<Object>,
+    next: u64,
+}
+
+impl LinkMap {
+    /// The list in the dynamic linker's `struct r_debug` at `debug`.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn new(target: &mut Target<'_>, debug: u64) -> io::Result<Self> {
+        Ok(Self { read: Vec::new(), next: target.word_at(debug, 1)? })
     }
-    Ok(objects)
+
+    /// A list of only one object.
+    pub fn of_one(object: Object) -> Self {
+        Self { read: vec![object], next: 0 }
+    }
+
+    /// True when nothing is in it: the dynamic linker has not run.
+    pub fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.next == 0
+    }
+
+    /// The `index`-th object; those before it must have been asked for.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn get(&mut self, target: &mut Target<'_>, index: usize) -> io::Result<Option<Object>> {
+        // A hostile list may be a ring: the cap ends it.
+        if index >= self.read.len() && self.next != 0 && self.read.len() < MAX_OBJECTS {
+            let node = self.next;
+            self.read.push(Object {
+                bias: target.word_at(node, 0)?,
+                name: target.word_at(node, 1)?,
+                dynamic: target.word_at(node, 2)?,
+            });
+            self.next = target.word_at(node, 3)?;
+        }
+        Ok(self.read.get(index).copied())
+    }
 }
 
 /// The path of a loaded object, as the dynamic linker wrote it.

@@ -1,14 +1,15 @@
 //! View L: libc's `environ` of a running process, as `getenv` in its libraries
 //! sees it now. Puts in order what finds the variable (`elf_mem`, `symtab`,
-//! `scan`) and what copies it (`snapshot`), and remembers per executable file
-//! where the variable is.
+//! `scan`) and what copies it (`snapshot`). For a dynamic program no file is
+//! touched: it may be deleted, or on a network file system that hangs.
 
 use super::auxv::{self, Auxv};
 use super::elf_mem::{self, Executable, Target};
 use super::environ::EnvBlock;
 use super::memory::{RemoteMemory, is_not_mapped};
 use super::slot::{self, Found, Slot, Source};
-use super::{maps, reason, scan, snapshot, stat, symtab};
+use super::symtab::{self, InFile};
+use super::{maps, reason, scan, snapshot, stat};
 use crate::model::Unreadable;
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,7 +28,7 @@ const START: Duration = Duration::from_millis(50);
 const NULLS: usize = 3;
 
 /// The most executable files that a [`Reader`] remembers.
-const MAX_KNOWN: usize = 4096;
+const MAX_FILES: usize = 4096;
 
 /// The live environment of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,11 +47,11 @@ pub fn live_environ(pid: i32) -> Result<EnvBlock, Unreadable> {
     Reader::new().live(pid).map(|live| live.block)
 }
 
-/// Reads view L of many processes and remembers where the variable is in each
-/// executable file that defines it itself.
+/// Reads view L of many processes and remembers the symbols of the executable
+/// files of static programs.
 #[derive(Debug, Default)]
 pub struct Reader {
-    known: HashMap<FileId, Known>,
+    files: HashMap<FileId, InFile>,
 }
 
 /// Tells one state of one file from any other, so that a replaced or rewritten
@@ -65,9 +66,9 @@ struct FileId {
 }
 
 impl FileId {
-    fn of_executable(pid: i32) -> Option<Self> {
-        let status = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-        Some(Self {
+    fn of(file: &File) -> io::Result<Self> {
+        let status = file.metadata()?;
+        Ok(Self {
             dev: status.dev(),
             inode: status.ino(),
             size: status.size(),
@@ -75,14 +76,6 @@ impl FileId {
             changed: (status.ctime(), status.ctime_nsec()),
         })
     }
-}
-
-/// Where the variable is in an executable file, before relocation.
-#[derive(Clone, Debug)]
-struct Known {
-    entry: u64,
-    address: u64,
-    source: Source,
 }
 
 /// Why there is no result yet.
@@ -158,23 +151,42 @@ impl Reader {
         Ok((live, settled))
     }
 
+    /// Finds the variable.
     fn slot(&mut self, memory: &RemoteMemory, auxv: &Auxv) -> Result<Slot, Failure> {
-        let id = FileId::of_executable(memory.pid());
-        if let Some(known) = id.as_ref().and_then(|id| self.known.get(id)) {
-            let bias = auxv.entry.wrapping_sub(known.entry);
-            let address = auxv.class.wrap(known.address.wrapping_add(bias));
-            return Ok(Slot { address, source: known.source.clone() });
+        let pid = memory.pid();
+        let mut target = Target::new(memory, auxv.class, MAX_PAGES);
+        let executable = elf_mem::executable(&mut target, auxv)
+            .map_err(|error| failure(pid, "the program headers", &error))?;
+        let found = slot::in_objects(&mut target, &executable)
+            .map_err(|error| failure(pid, "the list of loaded objects", &error))?;
+        match found {
+            Found::Slot(slot) => Ok(slot),
+            Found::NotStarted => Err(not_started(pid)),
+            Found::NoLibc => Err(Failure::NotYet(Unreadable::new(format!(
+                "process {pid} has no libc: no object that it has loaded defines environ"
+            )))),
+            Found::Static => {
+                let in_file = self.symbols(pid)?;
+                Ok(in_static_program(memory, &mut target, &executable, in_file)?)
+            }
         }
-        let (slot, executable) = find(memory, auxv)?;
-        // Only what the file itself says is true for its other processes too.
-        if let (Some(id), Source::Executable | Source::SymbolTable) = (id, &slot.source)
-            && self.known.len() < MAX_KNOWN
-        {
-            let address = slot.address.wrapping_sub(executable.bias);
-            let known = Known { entry: executable.entry, address, source: slot.source.clone() };
-            self.known.insert(id, known);
+    }
+
+    /// What the symbol table of a program's file says.
+    fn symbols(&mut self, pid: i32) -> Result<InFile, Unreadable> {
+        let path = format!("/proc/{pid}/exe");
+        let failed = |error: io::Error| reason::cannot_read(pid, &path, &error);
+        let file = File::open(&path).map_err(failed)?;
+        let id = FileId::of(&file).map_err(failed)?;
+        if let Some(known) = self.files.get(&id) {
+            return Ok(*known);
         }
-        Ok(slot)
+        let found = symtab::find(&file, &slot::NAMES)
+            .map_err(|error| Unreadable::new(format!("read the symbols of {path}: {error}")))?;
+        if self.files.len() < MAX_FILES {
+            self.files.insert(id, found);
+        }
+        Ok(found)
     }
 }
 
@@ -215,37 +227,13 @@ fn failure(pid: i32, what: &str, error: &io::Error) -> Failure {
     if is_not_mapped(error) { Failure::NotYet(why) } else { Failure::Final(why) }
 }
 
-/// Finds the variable in a process about which nothing is known.
-fn find(memory: &RemoteMemory, auxv: &Auxv) -> Result<(Slot, Executable), Failure> {
-    let pid = memory.pid();
-    let mut target = Target::new(memory, auxv.class, MAX_PAGES);
-    let executable = elf_mem::executable(&mut target, auxv)
-        .map_err(|error| failure(pid, "the program headers", &error))?;
-    let found = slot::in_objects(&mut target, &executable)
-        .map_err(|error| failure(pid, "the list of loaded objects", &error))?;
-    let slot = match found {
-        Found::Slot(slot) => slot,
-        Found::NotStarted => return Err(not_started(pid)),
-        Found::NoLibc => {
-            return Err(Failure::NotYet(Unreadable::new(format!(
-                "process {pid} has no libc: no object that it has loaded defines environ"
-            ))));
-        }
-        Found::Static => in_static_program(memory, &mut target, &executable)?,
-    };
-    Ok((slot, executable))
-}
-
 fn in_static_program(
     memory: &RemoteMemory,
     target: &mut Target<'_>,
     executable: &Executable,
+    in_file: InFile,
 ) -> Result<Slot, Unreadable> {
     let pid = memory.pid();
-    let path = format!("/proc/{pid}/exe");
-    let file = File::open(&path).map_err(|error| reason::cannot_read(pid, &path, &error))?;
-    let in_file = symtab::find(&file, &slot::NAMES)
-        .map_err(|error| Unreadable::new(format!("read the symbols of {path}: {error}")))?;
     if let Some(address) = in_file.address {
         let address = target.class.wrap(address.wrapping_add(executable.bias));
         return Ok(Slot { address, source: Source::SymbolTable });

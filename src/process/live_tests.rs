@@ -5,7 +5,7 @@ use super::environ::{EnvBlock, exec_block};
 use super::live::{Live, Reader, live_environ};
 use super::slot::Source;
 use super::targets::{
-    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_helpers,
+    Program, Running, as_nobody, c_program, c_source, compile, eventually, skipped, with_prelude,
 };
 use std::process::Command;
 
@@ -85,7 +85,7 @@ fn a_variable_of_the_same_name_that_libc_does_not_use() {
 
 #[test]
 fn musl() {
-    let build = |flags: &[&str]| compile("musl-gcc", &with_helpers(PLAIN), flags);
+    let build = |flags: &[&str]| compile("musl-gcc", &with_prelude(PLAIN), flags);
     if let Some(program) = build(&[]) {
         check_program(&program, &["musl"], |source| matches!(source, Source::Library(_)));
     }
@@ -260,18 +260,20 @@ fn a_starting_process_is_never_taken_for_an_empty_one() {
 #[test]
 fn a_process_that_hangs_while_it_loads_libraries_is_not_taken_for_an_empty_one() {
     // An IFUNC resolver runs inside the dynamic linker, before libc starts.
-    let body = "static int one(void) { return 1; } static void *pick(void) { \
+    let body = "extern char **environ; static int one(void) { return 1; }\n\
+                static void *pick(void) { \
                 __asm__ volatile(\"syscall\" :: \"a\"(34) : \"rcx\", \"r11\", \"memory\"); return one; }\n\
                 int chosen(void) __attribute__((ifunc(\"pick\")));\n\
-                int main(void) { return chosen(); }";
-    let Some(program) = c_program(body, &["-O1", "-fcf-protection=none", "-Wl,-z,now"]) else {
-        return;
-    };
-    let mut command = Command::new(&program.path);
-    command.env_clear().env("NCCL_ALGO", "Ring");
-    let target = Running::start(command);
-    let why = live_environ(target.pid()).expect_err("it never gets to libc").0;
-    assert!(why.contains("is still starting"), "{why}");
+                int main(void) { return chosen() + USE(environ); }";
+    for flags in [&["-DUSE(x)=0"][..], &["-DUSE(x)=!x", "-no-pie", "-fno-pie"]] {
+        let flags = [flags, &["-O1", "-fcf-protection=none", "-Wl,-z,now"]].concat();
+        let Some(program) = c_program(body, &flags) else { return };
+        let mut command = Command::new(&program.path);
+        command.env_clear().env("NCCL_ALGO", "Ring");
+        let target = Running::start(command);
+        let why = live_environ(target.pid()).expect_err("it never gets to libc").0;
+        assert!(why.contains("is still starting"), "{why}");
+    }
 }
 
 #[test]

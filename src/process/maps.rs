@@ -121,12 +121,32 @@ pub fn parse(bytes: &[u8]) -> Vec<Mapping> {
 /// # Errors
 /// No such process, or another user's.
 pub fn maps(pid: i32) -> Result<Vec<Mapping>, Unreadable> {
+    Ok(parse(&read(pid)?))
+}
+
+/// Only the mappings whose line contains these bytes, which is much cheaper
+/// when most processes have none.
+///
+/// # Errors
+/// As [`maps`].
+pub fn naming(pid: i32, name: &[u8]) -> Result<Vec<Mapping>, Unreadable> {
+    let bytes = read(pid)?;
+    let finder = memchr::memmem::Finder::new(name);
+    if finder.find(&bytes).is_none() {
+        return Ok(Vec::new());
+    }
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| finder.find(line).is_some());
+    Ok(lines.filter_map(parse_line).collect())
+}
+
+fn read(pid: i32) -> Result<Vec<u8>, Unreadable> {
     let path = format!("/proc/{pid}/maps");
-    let mut bytes = Vec::new();
+    // Room for most maps: the kernel walks the whole map anew in each read.
+    let mut bytes = Vec::with_capacity(64 << 10);
     File::open(&path)
         .and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes))
         .map_err(|error| reason::cannot_read(pid, &path, &error))?;
-    Ok(parse(&bytes))
+    Ok(bytes)
 }
 
 /// Opens the file that a mapping shows: through `/proc/PID/map_files`, which

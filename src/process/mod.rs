@@ -1,5 +1,7 @@
 //! Reads other processes from outside: exec block, live environ, maps, memory.
-//! Nothing here stops, attaches to or writes into a process.
+//! Nothing here stops, attaches to or writes into a process that is observed;
+//! only `pidfd` sends signals, to what its caller names. What NCCL keeps in the
+//! memory of a process is not known here.
 
 pub mod auxv;
 pub mod child;
@@ -19,7 +21,8 @@ pub mod symtab;
 pub mod tree;
 
 pub use child::{
-    POLL, adopt_orphans, end_descendants, end_tree, output, reap_orphans, spawn, wait_until,
+    POLL, adopt_orphans, die_with_parent, end_descendants, end_tree, output, reap_orphans, spawn,
+    wait_until,
 };
 pub use environ::{EnvBlock, exec_block};
 pub use live::live_environ;

@@ -2,7 +2,7 @@
 //! alone. Works on any memory, so that tests and fuzz targets can make it up;
 //! `live` adds what only a real process has.
 
-use super::elf_mem::{self, Executable, Object, Target};
+use super::elf_mem::{self, Executable, LinkMap, Object, Target};
 use super::memory::is_not_mapped;
 use std::io;
 
@@ -50,7 +50,7 @@ pub enum Found {
 
 /// The loaded objects in the order in which symbols are searched.
 struct Objects {
-    list: Vec<Object>,
+    list: LinkMap,
     /// The dynamic section of what the kernel started.
     main: u64,
     /// There is a dynamic linker that loads more.
@@ -64,9 +64,9 @@ struct Objects {
 /// `EFAULT` when the list leads to memory that is not mapped, else why the
 /// target cannot be read.
 pub fn in_objects(target: &mut Target<'_>, executable: &Executable) -> io::Result<Found> {
-    let Some(objects) = Objects::of(target, executable)? else { return Ok(Found::Static) };
+    let Some(mut objects) = Objects::of(target, executable)? else { return Ok(Found::Static) };
     if objects.list.is_empty() {
-        return Ok(Found::NotStarted);
+        return Ok(if objects.linked { Found::NotStarted } else { Found::Static });
     }
     for name in NAMES {
         if let Some((address, object)) = objects.lookup(target, name)? {
@@ -84,7 +84,7 @@ pub fn in_objects(target: &mut Target<'_>, executable: &Executable) -> io::Resul
 /// # Errors
 /// As [`in_objects`].
 pub fn has_started(target: &mut Target<'_>, executable: &Executable) -> io::Result<Option<bool>> {
-    let Some(objects) = Objects::of(target, executable)? else { return Ok(None) };
+    let Some(mut objects) = Objects::of(target, executable)? else { return Ok(None) };
     let Some((address, _)) = objects.lookup(target, b"__progname")? else { return Ok(None) };
     match target.word(address)? {
         0 => Ok(Some(false)),
@@ -103,22 +103,28 @@ impl Objects {
             Some(_) => None,
             None => elf_mem::lookup(target, &object, &tables, b"_r_debug")?,
         };
-        let list = match tables.debug.or(linker).unwrap_or(0) {
-            0 => Vec::new(),
-            debug => elf_mem::link_map(target, debug)?,
-        };
         let linked = executable.interpreted || linker.is_some();
-        // A static position-independent program is its own only object.
-        let list = if list.is_empty() && !linked { vec![object] } else { list };
+        let list = match tables.debug.or(linker).unwrap_or(0) {
+            // A static position-independent program is its own only object.
+            0 if !linked => LinkMap::of_one(object),
+            0 => LinkMap::default(),
+            debug => LinkMap::new(target, debug)?,
+        };
         Ok(Some(Self { list, main, linked }))
     }
 
-    fn lookup(&self, target: &mut Target<'_>, name: &[u8]) -> io::Result<Option<(u64, Object)>> {
-        for object in &self.list {
-            let found = elf_mem::dynamic(target, object)
-                .and_then(|tables| elf_mem::lookup(target, object, &tables, name));
+    fn lookup(
+        &mut self,
+        target: &mut Target<'_>,
+        name: &[u8],
+    ) -> io::Result<Option<(u64, Object)>> {
+        let mut index = 0;
+        while let Some(object) = self.list.get(target, index)? {
+            index += 1;
+            let found = elf_mem::dynamic(target, &object)
+                .and_then(|tables| elf_mem::lookup(target, &object, &tables, name));
             match found {
-                Ok(Some(address)) => return Ok(Some((address, *object))),
+                Ok(Some(address)) => return Ok(Some((address, object))),
                 // One damaged or just unloaded object hides no other.
                 Ok(None) => {}
                 Err(error) if is_not_mapped(&error) => {}

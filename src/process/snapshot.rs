@@ -186,7 +186,7 @@ mod tests {
         #[test]
         fn copies_what_is_there(
             wide in any::<bool>(),
-            entries in proptest::collection::vec(proptest::collection::vec(1u8.., 0..6000), 0..12),
+            entries in proptest::collection::vec(proptest::collection::vec(1u8.., 0..3000), 0..6),
         ) {
             let class = if wide { Class::Elf64 } else { Class::Elf32 };
             let memory = environment(class, &entries);

@@ -29,10 +29,10 @@ pub fn skipped(why: &str) {
 /// A C program with `ready` and `rest` at hand: it says that it is ready, then
 /// waits for its end.
 pub fn c_program(body: &str, flags: &[&str]) -> Option<Program> {
-    c_source(&with_helpers(body), flags)
+    c_source(&with_prelude(body), flags)
 }
 
-pub fn with_helpers(body: &str) -> String {
+pub fn with_prelude(body: &str) -> String {
     format!(
         "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
          #include <unistd.h>\n#include <sys/wait.h>\n\

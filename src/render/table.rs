@@ -128,11 +128,8 @@ fn write_family(
     look: Look,
     to: &mut dyn Write,
 ) -> io::Result<()> {
-    let paths: Vec<_> = result
-        .paths
-        .iter()
-        .filter(|p| p.family == family && !p.observations.is_empty())
-        .collect();
+    let paths: Vec<_> =
+        result.paths.iter().filter(|p| p.family == family && !p.observations.is_empty()).collect();
     if paths.is_empty() {
         return Ok(());
     }
@@ -249,14 +246,21 @@ fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::R
     writeln!(to)
 }
 
+/// Paths without a result, those with the same reason together. What NCCL
+/// complained about on a path that ran is a finding.
 fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
-    // What NCCL complained about on a path that ran is a finding.
-    let without: Vec<_> = result.paths.iter().filter(|p| p.status != Status::Ran).collect();
-    for path in &without {
-        let lead = format!("{} {}: ", path.status, path.id);
-        paragraph(&lead, path.reason.as_deref().unwrap_or_default(), look, to)?;
+    let mut groups: Vec<(Status, &str, Vec<&str>)> = Vec::new();
+    for path in result.paths.iter().filter(|p| p.status != Status::Ran) {
+        let reason = path.reason.as_deref().unwrap_or("no reason given");
+        match groups.iter_mut().find(|(s, r, _)| *s == path.status && *r == reason) {
+            Some((_, _, ids)) => ids.push(&path.id),
+            None => groups.push((path.status, reason, vec![&path.id])),
+        }
     }
-    if without.is_empty() { Ok(()) } else { writeln!(to) }
+    for (status, reason, ids) in &groups {
+        paragraph(&format!("{status} "), &format!("{}: {reason}", ids.join(", ")), look, to)?;
+    }
+    if groups.is_empty() { Ok(()) } else { writeln!(to) }
 }
 
 fn paragraph(lead: &str, text: &str, look: Look, to: &mut dyn Write) -> io::Result<()> {

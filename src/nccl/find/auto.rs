@@ -7,7 +7,8 @@ use super::{Candidate, Choice, FindError, Found, LIBRARY};
 use crate::nccl::cache::Cache;
 use crate::nccl::image::Image;
 use crate::nccl::progress::Progress;
-use crate::nccl::{child, python};
+use crate::nccl::python;
+use crate::process;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -82,13 +83,14 @@ fn packaged(python: Option<&Path>, looked: &mut Vec<String>) -> Vec<Place> {
 /// What `ldconfig -p` lists.
 fn from_linker_cache(looked: &mut Vec<String>) -> Vec<Place> {
     looked.push("ldconfig -p".into());
-    let ask =
-        |program: &str| child::answer(Command::new(program).arg("-p"), Duration::from_secs(5)).ok();
+    let ask = |program: &str| {
+        process::output(Command::new(program).arg("-p"), Duration::from_secs(5)).ok()
+    };
     // A user's PATH often lacks /sbin.
     let Some(answer) = ask("ldconfig").or_else(|| ask("/sbin/ldconfig")) else {
         return Vec::new();
     };
-    listed(&answer).map(|path| (path, "ldconfig -p".into())).collect()
+    listed(&answer.stdout).map(|path| (path, "ldconfig -p".into())).collect()
 }
 
 /// The paths in lines such as `libnccl.so.2 (libc6,x86-64) => /usr/lib/libnccl.so.2`.

@@ -81,7 +81,7 @@ fn command(wheel: &Wheel, into: &Path, python: &Path) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    crate::nccl::child::die_with_parent(&mut command);
+    crate::process::die_with_parent(&mut command, nix::sys::signal::Signal::SIGTERM);
     command
 }
 

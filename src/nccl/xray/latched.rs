@@ -2,9 +2,9 @@
 //! vectored read. It decides nothing about them.
 
 use super::locate::Loaded;
-use super::target;
 use crate::model::{Latched, Unreadable};
 use crate::nccl::image::{Image, Known, Param};
+use crate::process::memory::{Memory, Part, RemoteMemory};
 use std::sync::Arc;
 
 /// What a cache holds until NCCL reads the variable (all of 2.18.3 to 2.32.3).
@@ -57,8 +57,9 @@ pub fn latched(pid: i32, loaded: &Loaded) -> Result<LatchedSet, Unreadable> {
     let caches: Vec<u64> = image.params.iter().map(|p| address(p.cache_vaddr)).collect();
     let flags: Vec<u64> =
         image.params.iter().filter_map(|p| p.no_cache_vaddr).map(address).collect();
-    let caches = target::read_each::<8>(pid, &caches)?;
-    let mut flags = target::read_each::<1>(pid, &flags)?.into_iter();
+    let memory = RemoteMemory::new(pid);
+    let caches = read_each::<8>(&memory, &caches)?;
+    let mut flags = read_each::<1>(&memory, &flags)?.into_iter();
     let values = image
         .params
         .iter()
@@ -69,6 +70,22 @@ pub fn latched(pid: i32, loaded: &Loaded) -> Result<LatchedSet, Unreadable> {
         })
         .collect();
     Ok(LatchedSet { image, values })
+}
+
+/// `N` bytes at each address, in one vectored read; `None` where the process
+/// has no readable memory.
+fn read_each<const N: usize>(
+    memory: &RemoteMemory,
+    addresses: &[u64],
+) -> Result<Vec<Option<[u8; N]>>, Unreadable> {
+    let mut values = vec![[0; N]; addresses.len()];
+    let pieces = addresses.iter().zip(&mut values);
+    let mut parts: Vec<Part> = pieces.map(|(&at, into)| Part::new(at, into)).collect();
+    memory
+        .read_many(&mut parts)
+        .map_err(|error| memory.explain("NCCL's cached parameters", &error))?;
+    let whole: Vec<bool> = parts.iter().map(Part::is_whole).collect();
+    Ok(values.into_iter().zip(whole).map(|(value, whole)| whole.then_some(value)).collect())
 }
 
 fn value(cache: Option<i64>, no_cache: bool) -> Latched {

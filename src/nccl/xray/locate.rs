@@ -2,10 +2,11 @@
 //! and computes where in memory it lies. What the caches there hold is for
 //! `latched` to read.
 
-use super::target::{self, Mapping};
 use crate::model::Unreadable;
 use crate::nccl::image::{Image, ImageError};
+use crate::process::maps::{self, Mapping};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -48,7 +49,8 @@ impl ImageCache {
 
     fn get(&self, opened: io::Result<File>, mapping: &Mapping) -> Parsed {
         let unreadable = |error| {
-            let path = mapping.path.display();
+            let path = path(mapping);
+            let path = path.display();
             Unreadable::new(format!("open the mapped library {path}: {error}"))
         };
         let file = opened.map_err(unreadable)?;
@@ -59,7 +61,7 @@ impl ImageCache {
             let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(images.entry(key).or_default())
         };
-        slot.get_or_init(|| match Image::from_file(&file, &mapping.path) {
+        slot.get_or_init(|| match Image::from_file(&file, &path(mapping)) {
             Ok(image) => Ok(Some(Arc::new(image))),
             Err(ImageError::NotNccl { .. }) => Ok(None),
             Err(error) => Err(Unreadable::new(error.to_string())),
@@ -76,12 +78,12 @@ impl ImageCache {
 /// When the memory map cannot be read: no such process, or another user's.
 pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> {
     let mut found: Vec<Loaded> = Vec::new();
-    let mut mappings = target::file_mappings(pid)?;
+    let mut mappings = maps::naming(pid, NAME)?;
     mappings.retain(is_named_nccl);
     // Only the mapping that holds code: somebody may have mapped the same file a
     // second time as data, and that gives a wrong base.
-    for mapping in mappings.iter().filter(|mapping| mapping.exec) {
-        let image = match images.get(target::open_mapped(pid, mapping), mapping) {
+    for mapping in mappings.iter().filter(|mapping| mapping.perms.exec) {
+        let image = match images.get(maps::open_mapped(pid, mapping), mapping) {
             Ok(Some(image)) => Ok(image),
             Ok(None) => continue,
             Err(why) => Err(why),
@@ -91,7 +93,7 @@ pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> 
             Err(_) => mapping.start.checked_sub(mapping.offset),
         };
         let Some(base) = base else { continue };
-        let path = mapping.path.clone();
+        let path = path(mapping);
         if !found.iter().any(|other| other.base == base && other.path == path) {
             found.push(Loaded { path, deleted: mapping.deleted, image, base });
         }
@@ -99,9 +101,17 @@ pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> 
     Ok(found)
 }
 
+/// What the name of every libnccl, and of its plugins, contains.
+const NAME: &[u8] = b"libnccl";
+
 fn is_named_nccl(mapping: &Mapping) -> bool {
-    let name = mapping.path.file_name().unwrap_or_default().as_bytes();
-    memchr::memmem::find(name, b"libnccl").is_some()
+    let path = path(mapping);
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    mapping.is_file() && memchr::memmem::find(name, NAME).is_some()
+}
+
+fn path(mapping: &Mapping) -> PathBuf {
+    OsStr::from_bytes(&mapping.path).into()
 }
 
 /// Whether every segment lies where it would with this base. Not so for a

@@ -4,7 +4,6 @@
 
 pub mod latched;
 pub mod locate;
-mod target;
 
 pub use latched::{LatchedSet, latched};
 pub use locate::{ImageCache, Loaded, loaded};
