@@ -50,7 +50,7 @@ pub struct Driver<'a> {
 
 /// How long a probe may still take to report after the first process ended
 /// well: it may have been put into the background.
-const STRAGGLERS: Duration = Duration::from_secs(2);
+pub(super) const STRAGGLERS: Duration = Duration::from_secs(2);
 /// The same after the first process failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// How often a waiting launch looks at its first process and at `stop`.
