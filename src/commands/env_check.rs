@@ -35,7 +35,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let limit = parse_timeout(arguments.timeout)?;
     let custom = match arguments.command.is_empty() {
         true => None,
-        false => Some(Custom::new(arguments.command.clone())?),
+        false => {
+            let custom = Custom::new(arguments.command.clone());
+            Some(custom.map_err(|error| UsageError(format!("{error:#}")))?)
+        }
     };
     let mut remarks = remarks();
     let found = library(&arguments, &mut remarks)?;

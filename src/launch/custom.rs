@@ -3,7 +3,7 @@
 //! or on another machine, so it carries what it has to know in its arguments
 //! and reports over the socket, a file or its output, whichever gets through.
 
-use super::driver::{add_sighting, with_tail};
+use super::driver::{STRAGGLERS, add_sighting, with_tail};
 use super::hub::Arrival;
 use super::observe::Sighting;
 use super::{Driver, SHELL, Set, frame};
@@ -99,16 +99,21 @@ impl Custom {
         let deadline = Instant::now() + driver.options.limit;
         let mut sightings = Vec::new();
         let mut status = None;
+        let mut patience = deadline;
         loop {
             match arrivals.recv_timeout(Duration::from_millis(5)) {
                 Ok(probe) => sightings.push(see(driver, probe)),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if status.is_some() => break,
+                Err(RecvTimeoutError::Timeout) if status.is_some() && !sightings.is_empty() => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            status = status.or(child.try_wait().context("wait for the launcher")?);
-            if status.is_none() && (driver.stopped() || Instant::now() > deadline) {
+            if driver.stopped() || Instant::now() > patience {
                 break;
+            }
+            if status.is_none() {
+                status = child.try_wait().context("wait for the launcher")?;
+                let told = status.is_some() && !reports(&folder, &output, &token)?.is_empty();
+                patience = patience.min(last_moment(status, told).unwrap_or(patience));
             }
         }
         driver.hub.forget(&number.to_string());
@@ -147,6 +152,17 @@ impl Custom {
         }
         Ok(out)
     }
+}
+
+/// How long to wait for a probe after its launcher ended; `None` while it runs.
+/// A launcher that ended well may have put the probe into the background
+/// (`tmux new-session -d`), unless a probe has told everything already.
+fn last_moment(status: Option<std::process::ExitStatus>, told: bool) -> Option<Instant> {
+    let grace = match status?.success() && !told {
+        true => STRAGGLERS,
+        false => Duration::ZERO,
+    };
+    Some(Instant::now() + grace)
 }
 
 /// `-c`, `-lc` and the like, behind which a shell expects a whole line.

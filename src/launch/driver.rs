@@ -13,6 +13,7 @@ use crate::process;
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -49,13 +50,13 @@ pub struct Driver<'a> {
 
 /// How long a probe may still take to report after the first process ended
 /// well: it may have been put into the background.
-const STRAGGLERS: Duration = Duration::from_secs(2);
+pub(super) const STRAGGLERS: Duration = Duration::from_secs(2);
 /// The same after the first process failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(200);
 /// How often a waiting launch looks at its first process and at `stop`.
 const TICK: Duration = Duration::from_millis(5);
 /// How much of a failed launch's output is worth reading, in bytes.
-const TAIL: usize = 64 << 10;
+const TAIL: u64 = 64 << 10;
 
 /// A signal ended the run before this launch had a result.
 #[derive(Debug, thiserror::Error)]
@@ -427,12 +428,25 @@ fn explain_size(error: anyhow::Error, values: &Values) -> anyhow::Error {
 
 /// Adds the end of what a launch printed.
 pub(super) fn with_tail(error: anyhow::Error, output: &Path) -> anyhow::Error {
-    let bytes = fs::read(output).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
+    let bytes = tail(output).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     match text.lines().rev().find(|l| !l.trim().is_empty()) {
-        Some(last) => anyhow!("{error:#}; it printed last: {}", last.trim()),
+        Some(last) => {
+            let last: String = last.trim().chars().take(400).collect();
+            anyhow!("{error:#}; it printed last: {last}")
+        }
         None => error,
     }
+}
+
+/// The last bytes of a file that may be huge.
+fn tail(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// A program of this name in PATH.

@@ -111,7 +111,7 @@ pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()
     }
     write_findings(&result.findings, look, to)?;
     write_reasons(result, look, to)?;
-    writeln!(to, "{}", counts(result))
+    paragraph("", &counts(result), look, to)
 }
 
 fn heading(result: &EnvCheck) -> String {

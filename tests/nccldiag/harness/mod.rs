@@ -1,0 +1,14 @@
+//! What every test needs: the program in a sandbox, waiting with a deadline,
+//! libraries from the cache, and a way to skip that cannot be overlooked.
+
+mod libraries;
+mod processes;
+mod sandbox;
+mod skip;
+mod terminal;
+
+pub use libraries::{library, main_library, versions};
+pub use processes::eventually;
+pub use sandbox::{Ended, PROGRAM, Sandbox, Started, finish};
+pub use skip::{has_tools, is_root, skip};
+pub use terminal::OnTerminal;

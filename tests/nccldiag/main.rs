@@ -1,0 +1,9 @@
+//! Drives the real program: real launches, a real libnccl where one is in the
+//! cache, and the exit codes, streams and leftovers that a user would see.
+//! `tests/run` fetches libraries and tools; what is missing is skipped aloud.
+
+mod custom;
+mod harness;
+mod latched;
+mod output;
+mod rows;
