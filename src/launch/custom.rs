@@ -3,9 +3,11 @@
 //! or on another machine, so it carries what it has to know in its arguments
 //! and reports over the socket, a file or its output, whichever gets through.
 
-use super::driver::{STRAGGLERS, add_sighting, with_tail};
+use super::driver::add_sighting;
+use super::failure::with_tail;
 use super::hub::Arrival;
 use super::observe::Sighting;
+use super::running::STRAGGLERS;
 use super::{Driver, SHELL, Set, frame};
 use crate::model::{Family, PathResult, Status};
 use crate::probes::native::PROBE;
@@ -104,7 +106,9 @@ impl Custom {
             match arrivals.recv_timeout(Duration::from_millis(5)) {
                 Ok(probe) => sightings.push(see(driver, probe)),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if status.is_some() && !sightings.is_empty() => break,
+                Err(RecvTimeoutError::Timeout) if status.is_some() && !sightings.is_empty() => {
+                    break;
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if driver.stopped() || Instant::now() > patience {
