@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Shows which NCCL settings a process really uses: set, delivered by exec,
@@ -78,7 +79,7 @@ pub struct EnvCheck {
     pub timeout: f64,
     /// How many launches run side by side [default: two for each core]
     #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
+    pub jobs: Option<NonZero<usize>>,
     /// Exit code 1 when there is a finding with this code or name, an
     /// observation with this verdict, or, for any, a finding at all
     #[arg(long, value_name = "CODE|VERDICT|any", value_delimiter = ',')]

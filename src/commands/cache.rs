@@ -5,10 +5,35 @@ use crate::cli::{Cache as Options, CacheAction};
 use crate::exit::{Exit, UsageError};
 use crate::nccl::cache::{Cache, Entry};
 use crate::nccl::wheel::Wheel;
-use crate::render::cache_list::{self, CachedLibrary};
+use crate::render::rows::{self, Listed};
 use anyhow::Result;
+use serde::Serialize;
 use std::io::Write;
 use std::process::ExitCode;
+
+/// One fetched library.
+#[derive(Debug, Serialize)]
+struct CachedLibrary {
+    /// As in `2.27.7`.
+    version: String,
+    /// `cu12` or `cu13`.
+    cuda: String,
+    /// Size of the file in bytes.
+    bytes: u64,
+    /// The file.
+    path: String,
+}
+
+impl Listed for CachedLibrary {
+    const SCHEMA: &'static str = "nccldiag/cache/1";
+    const NOUN: &'static str = "fetched libraries";
+    const COLUMNS: &'static [&'static str] = &["version", "cuda", "bytes", "path"];
+
+    fn cells(&self) -> Vec<String> {
+        let bytes = self.bytes.to_string();
+        vec![self.version.clone(), self.cuda.clone(), bytes, self.path.clone()]
+    }
+}
 
 /// Runs the command.
 ///
@@ -19,7 +44,7 @@ pub fn run(options: Options) -> Result<ExitCode> {
     match options.action {
         CacheAction::List { output } => {
             let list: Vec<CachedLibrary> = cache.list()?.iter().map(library).collect();
-            output::write(&output, |to, _| cache_list::write(&list, output.format, to))?;
+            output::write(&output, |to, _| rows::write(&list, output.format, to))?;
         }
         CacheAction::Clean { versions } => clean(&cache, &versions)?,
     }

@@ -9,12 +9,19 @@ use crate::launch::{
     Context as FindingContext, Custom, Driver, LaunchPath, Options, Python, RunFolder, Values, all,
     find_tool, findings, remove_dead_runs,
 };
-use crate::model::{Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Verdict};
+use crate::model::{
+    Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Status, Verdict,
+};
 use crate::nccl::find::{Choice, FindError, Found, resolve};
 use crate::nccl::progress::{self, Event};
-use crate::render;
+use crate::render::{
+    self,
+    rows::{self, Listed},
+};
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZero;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -46,10 +53,10 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     let interrupted = interrupt::watch()?;
     let options = Options {
         library: found.as_ref().map(|f| f.path.clone()),
-        python: python(&arguments.python, &paths),
+        python: python(&arguments.python, &paths, limit),
         values,
         limit,
-        jobs: arguments.jobs.unwrap_or_else(default_jobs).max(1),
+        jobs: arguments.jobs.map_or_else(default_jobs, NonZero::get),
     };
     remove_dead_runs();
     let results = observe(&options, custom.as_ref(), &paths, &interrupted)?;
@@ -71,8 +78,15 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(match interrupted.signal() {
         Some(signal) => ExitCode::from(128 + signal),
         None if fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),
+        None if all_failed(&result.paths) => Exit::CouldNotRun.into(),
         None => Exit::Ran.into(),
     })
+}
+
+/// Nothing was observed though something was tried.
+fn all_failed(paths: &[PathResult]) -> bool {
+    let has = |status: Status| paths.iter().any(|p| p.status == status);
+    has(Status::Failed) && !has(Status::Ran)
 }
 
 /// The built-in paths that the arguments ask for; none beside a launcher of
@@ -106,13 +120,28 @@ fn chosen(arguments: &Arguments) -> Result<Vec<&'static LaunchPath>> {
     Ok(all().filter(wanted).collect())
 }
 
+/// One line of `--list`.
+#[derive(Serialize)]
+struct ListedPath {
+    id: &'static str,
+    family: Family,
+    about: &'static str,
+}
+
+impl Listed for ListedPath {
+    const SCHEMA: &'static str = "nccldiag/launch-paths/1";
+    const NOUN: &'static str = "launch paths";
+    const COLUMNS: &'static [&'static str] = &["id", "family", "about"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.id.into(), self.family.word().into(), self.about.into()]
+    }
+}
+
 fn list(arguments: &Arguments, paths: &[&'static LaunchPath]) -> Result<ExitCode> {
-    output::write(&arguments.output, |to, _| {
-        for path in paths {
-            writeln!(to, "{:<27} {:<7} {}", path.id, path.family, path.about)?;
-        }
-        Ok(())
-    })?;
+    let list: Vec<ListedPath> =
+        paths.iter().map(|p| ListedPath { id: p.id, family: p.family, about: p.about }).collect();
+    output::write(&arguments.output, |to, _| rows::write(&list, arguments.output.format, to))?;
     Ok(Exit::Ran.into())
 }
 
@@ -235,18 +264,22 @@ fn announce(choice: &Choice, found: &Found) {
     }
 }
 
-fn python(program: &Path, paths: &[&'static LaunchPath]) -> Result<Python, String> {
+fn python(
+    program: &Path,
+    paths: &[&'static LaunchPath],
+    limit: Duration,
+) -> Result<Python, String> {
     if paths.iter().all(|p| p.needs.is_empty()) {
         return Err("no path needs Python".into());
     }
     if program.components().count() == 1 && find_tool(&program.to_string_lossy()).is_none() {
         return Err(format!("there is no {} in PATH (see --python)", program.display()));
     }
-    Python::ask(program).map_err(|error| format!("{error:#}"))
+    Python::ask(program, limit).map_err(|error| format!("{error:#}"))
 }
 
 fn default_jobs() -> usize {
-    2 * std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
+    2 * std::thread::available_parallelism().map_or(2, NonZero::get)
 }
 
 fn observe(
@@ -271,7 +304,7 @@ fn used(found: Option<&Found>) -> NcclUsed {
     found.map_or_else(NcclUsed::default, |f| NcclUsed {
         path: Some(f.path.display().to_string()),
         version: Some(f.image.version.to_string()),
-        symbols: f.image.no_params_reason().is_none(),
+        symbols: f.image.symbols,
     })
 }
 

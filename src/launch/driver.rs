@@ -64,7 +64,7 @@ impl<'a> Driver<'a> {
             folder,
             hub: Hub::listen(&folder.socket())?,
             exe: std::env::current_exe().context("find this program's own file")?,
-            images: ImageCache::default(),
+            images: options.library.as_deref().map_or_else(ImageCache::new, ImageCache::with),
             stop,
             next: AtomicUsize::new(0),
         })

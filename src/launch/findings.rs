@@ -3,6 +3,7 @@
 
 use super::LaunchPath;
 use super::site::RUNS_AT_START;
+use super::verdict::{Parsed, parse_like_nccl};
 use crate::model::{Code, Finding, Latched, Observation, PathResult, Place, Seen, Status};
 use crate::nccl::image::Image;
 
@@ -19,9 +20,18 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
     let mut list: Vec<Finding> = Vec::new();
     for result in results {
         let path = context.paths.iter().find(|p| p.id == result.id).copied();
-        if let (Status::Ran, Some(complaint)) = (result.status, &result.reason) {
-            let message = format!("NCCL's own call failed, so it may have read less: {complaint}");
-            add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), result.id.clone());
+        match (result.status, &result.reason) {
+            (Status::Ran, Some(complaint)) => {
+                let message =
+                    format!("NCCL's own call failed, so it may have read less: {complaint}");
+                let place = result.id.clone();
+                add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), place);
+            }
+            (Status::Failed, Some(reason)) => {
+                let fix = "start it by hand the same way and read what it prints".into();
+                add(&mut list, Code::PathFailed, reason.clone(), fix, result.id.clone());
+            }
+            _ => {}
         }
         for observation in &result.observations {
             let Some(code) = observation.finding else { continue };
@@ -77,6 +87,7 @@ fn texts(
         ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
         Code::LiveOnly => live_only(o, path),
+        Code::ForeignValue => foreign(o),
         Code::NeverDelivered | Code::Overwritten if o.set_in == Place::Site && runs_site(path) => {
             (NOT_RUN.into(), NOT_RUN_FIX.into())
         }
@@ -91,16 +102,27 @@ fn texts(
     }
 }
 
-/// A value of which only a beginning arrived.
+/// A conf file's value of which only a beginning arrived.
 fn cut_short(o: &Observation) -> Option<(String, String)> {
     let (live, expected) = (o.live.value()?, o.expected.value()?);
-    (!live.is_empty() && live.len() < expected.len() && expected.starts_with(live)).then(|| {
+    let cut = o.set_in == Place::Conf && live.len() < expected.len() && expected.starts_with(live);
+    (cut && !live.is_empty()).then(|| {
         let (kept, all) = (live.len(), expected.len());
         (
             format!("only the first {kept} of {all} bytes of {} arrived", o.variable),
             "shorten the value; NCCL cuts a line of a conf file at 1023 bytes".into(),
         )
     })
+}
+
+/// A value that no place of the test set.
+fn foreign(o: &Observation) -> (String, String) {
+    (
+        format!("{} is live with a value that no place of this test set", o.variable),
+        "look for it in /etc/nccl.conf, ~/.nccl.conf, profiles, site files and in what the \
+         framework itself sets"
+            .into(),
+    )
 }
 
 const CALL_FAILED: &str = "run that way with NCCL_DEBUG=INFO and look for NCCL's first WARN line";
@@ -145,18 +167,21 @@ const LIVE_ONLY_FIX: &str =
     "nothing, if it was set before NCCL's first call; judge such a process by its live environ";
 
 fn parsed_differently(o: &Observation) -> (String, String) {
-    let text = o.expected.value().map(String::from_utf8_lossy).unwrap_or_default();
-    let number = match o.latched {
-        Latched::Value(n) => n.to_string(),
-        _ => "another number".into(),
+    let name = &o.variable;
+    let text: String =
+        String::from_utf8_lossy(o.expected.value().unwrap_or_default()).chars().take(40).collect();
+    let parsed = parse_like_nccl(o.expected.value().unwrap_or_default());
+    let message = match (parsed, &o.latched) {
+        (Parsed::Overflow, _) => format!("{name}={text} is out of range: NCCL takes its default"),
+        (Parsed::Prefix(n), Latched::NotRead) => {
+            format!("NCCL will parse {name}={text} to {n} when it reads it: it drops the rest")
+        }
+        (Parsed::Prefix(n) | Parsed::Whole(n), _) => {
+            format!("NCCL parsed {name}={text} to {n}: it drops the rest")
+        }
+        (Parsed::Empty, _) => format!("NCCL takes the empty {name} for unset"),
     };
-    (
-        format!(
-            "NCCL parsed {}={text} to {number}: it drops what strtoll does not take",
-            o.variable
-        ),
-        "write a plain integer, such as 8388608 for 8M".into(),
-    )
+    (message, "write a plain integer, such as 8388608 for 8M".into())
 }
 
 fn unknown(name: &str, image: Option<&Image>) -> (String, String) {

@@ -13,6 +13,7 @@ mod findings;
 mod folder;
 pub(crate) mod frame;
 mod hub;
+mod mark;
 pub(crate) mod observe;
 mod python;
 mod running;
@@ -31,6 +32,7 @@ pub use values::Values;
 use crate::model::{Family, Place};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// One place where the watched variables are set. `nth` tells two settings of
 /// the same kind apart (two sitecustomize.py files), so that each has a value
@@ -102,6 +104,8 @@ pub struct Stage<'a> {
     pub values: &'a Values,
     /// The places set on this launch.
     pub launch: &'a [Set],
+    /// The longest that a preparing step may take.
+    pub limit: Duration,
 }
 
 /// How to start the first process of a launch.

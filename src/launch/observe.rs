@@ -19,7 +19,7 @@ pub struct Sighting {
     reads: Reads,
     mapping: Vec<Vec<u8>>,
     parent: Option<ParentSighting>,
-    /// What NCCL itself complained about.
+    /// What NCCL's call complained about.
     pub nccl_error: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Sighting {
             reads: Reads::from(told),
             mapping: mapping(told),
             parent,
-            nccl_error: told.text("error").map(str::to_owned),
+            nccl_error: failed_call(told),
         }
     }
 
@@ -74,7 +74,7 @@ impl Sighting {
             reads: Reads::from(told),
             mapping: mapping(told),
             parent: None,
-            nccl_error: told.text("error").map(str::to_owned),
+            nccl_error: failed_call(told),
         }
     }
 
@@ -101,6 +101,8 @@ impl Sighting {
         let latched = self.latched(name);
         let read = self.reads.last(name);
         let (verdict, finding) = judge(&Evidence {
+            place: *place,
+            witnessed: matches!(self.reads, Reads::Witnessed(_)),
             expected,
             rivals: &rivals,
             exec: &exec,
@@ -178,6 +180,12 @@ impl Reads {
 fn is_shadowed(block: &EnvBlock, name: &str, expected: &[u8]) -> bool {
     let mut values = block.variables().filter(|(n, _)| *n == name.as_bytes()).map(|(_, v)| v);
     values.next().is_some_and(|first| first != expected) && values.any(|v| v == expected)
+}
+
+/// What a call of NCCL gave; that the library could not even be loaded is told
+/// by N instead.
+fn failed_call(told: &Fields) -> Option<String> {
+    told.first("version").and(told.text("error")).map(str::to_owned)
 }
 
 fn mapping(told: &Fields) -> Vec<Vec<u8>> {

@@ -162,8 +162,8 @@ impl Python {
     ///
     /// # Errors
     /// It cannot be started, fails, hangs, or says something else.
-    pub fn ask(program: &Path) -> Result<Self> {
-        let text = run(program, &["-c".as_ref(), DESCRIBE.as_ref()])
+    pub fn ask(program: &Path, limit: Duration) -> Result<Self> {
+        let text = run(program, &["-c".as_ref(), DESCRIBE.as_ref()], limit)
             .with_context(|| format!("ask {} what it is", program.display()))?;
         let line = text.lines().last().unwrap_or_default();
         serde_json::from_str(line)
@@ -179,14 +179,14 @@ impl Python {
     ///
     /// # Errors
     /// It cannot be started, fails or hangs; with the end of what it printed.
-    pub fn run(&self, args: &[&OsStr]) -> Result<String> {
-        run(&self.executable, args)
+    pub fn run(&self, args: &[&OsStr], limit: Duration) -> Result<String> {
+        run(&self.executable, args, limit)
     }
 }
 
-fn run(program: &Path, args: &[&OsStr]) -> Result<String> {
+fn run(program: &Path, args: &[&OsStr], limit: Duration) -> Result<String> {
     let mut command = Command::new(program);
-    let output = process::output(command.args(args), Duration::from_secs(20))
+    let output = process::output(command.args(args), limit)
         .with_context(|| format!("run {}", program.display()))?;
     if !output.status.success() {
         let tail = String::from_utf8_lossy(&output.stderr);

@@ -55,6 +55,7 @@ impl<'a> Running<'a> {
             script: driver.folder.script(),
             values: &driver.options.values,
             launch,
+            limit: driver.options.limit,
         };
         let top = (path.start)(&stage)?;
         let name = number.to_string();

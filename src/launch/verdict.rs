@@ -6,7 +6,9 @@ use crate::model::{Code, Latched, Place, Seen, Verdict};
 /// Everything known about one variable in one observed process, seen from one
 /// place that set it.
 pub struct Evidence<'a> {
-    /// What the place in question set.
+    /// The place in question.
+    pub place: Place,
+    /// What it set.
     pub expected: &'a [u8],
     /// What other places on the same way set.
     pub rivals: &'a [(Place, Vec<u8>)],
@@ -20,8 +22,10 @@ pub struct Evidence<'a> {
     pub live: &'a Seen,
     /// View N.
     pub latched: &'a Latched,
-    /// What NCCL's first `getenv` of the name was answered.
+    /// What NCCL's last `getenv` of the name was answered.
     pub read: &'a Seen,
+    /// NCCL's `getenv` calls were recorded, so that one not seen was not made.
+    pub witnessed: bool,
     /// Python's mapping, of this process or of its parent, has the value.
     pub in_mapping: bool,
 }
@@ -81,8 +85,14 @@ fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
 /// A delivered value may still be worth a remark.
 fn remark(e: &Evidence) -> Option<Code> {
     match e.latched {
-        Latched::NotRead => Some(Code::NotRead),
-        Latched::NotCached if !e.read.is_known() => Some(Code::NotRead),
+        Latched::NotRead => match parse_like_nccl(e.expected) {
+            // Not yet, but NCCL will make something else of it.
+            Parsed::Prefix(_) | Parsed::Overflow => Some(Code::ParsedDifferently),
+            Parsed::Whole(_) | Parsed::Empty => Some(Code::NotRead),
+        },
+        Latched::NotCached if e.read.is_known() => None,
+        Latched::NotCached if e.witnessed => Some(Code::NotRead),
+        Latched::NotCached => Some(Code::NcclNotChecked),
         Latched::Unreadable(_) => Some(Code::NcclNotChecked),
         _ => None,
     }
@@ -103,11 +113,21 @@ fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
             (Verdict::ChangedAfterExec, Some(Code::ChangedAfterExec))
         }
         Some(_) => (Verdict::Overwritten, Some(Code::Overwritten)),
+        None if delivered && e.live.value().is_some() => {
+            (Verdict::ChangedAfterExec, Some(Code::ForeignValue))
+        }
         None if delivered => (Verdict::ChangedAfterExec, Some(Code::ChangedAfterExec)),
+        None if is_beginning(e) => (Verdict::Overwritten, Some(Code::Overwritten)),
         None if e.in_mapping => (Verdict::MappingOnly, Some(Code::PythonMappingOnly)),
-        None if e.live.value().is_some() => (Verdict::Overwritten, Some(Code::Overwritten)),
+        None if e.live.value().is_some() => (Verdict::Overwritten, Some(Code::ForeignValue)),
         None => (Verdict::NeverDelivered, Some(Code::NeverDelivered)),
     }
+}
+
+/// A conf file's line was cut: only a beginning of the value is live.
+fn is_beginning(e: &Evidence) -> bool {
+    let live = e.live.value().unwrap_or_default();
+    e.place == Place::Conf && !live.is_empty() && e.expected.starts_with(live)
 }
 
 /// What `strtoll(text, NULL, 0)`, NCCL's parser for integers, makes of a text.
@@ -181,6 +201,8 @@ mod tests {
 
         fn judge(&self, expected: &str, rivals: &[(Place, Vec<u8>)]) -> Verdict {
             judge(&Evidence {
+                place: Place::Shell,
+                witnessed: false,
                 expected: expected.as_bytes(),
                 rivals,
                 exec: &self.exec,

@@ -82,6 +82,10 @@ codes! {
         "NCCL's own call failed in the observed process.";
     DuplicateEntry = "ND0118" "duplicate-entry" Warning,
         "The exec block has the variable more than once; getenv takes the first.";
+    ForeignValue = "ND0119" "foreign-value" Warning,
+        "A value is in force that no place of the test set.";
+    PathFailed = "ND0120" "path-failed" Error,
+        "No probe could be observed on a launch path that was tried.";
 }
 
 impl std::fmt::Display for Code {

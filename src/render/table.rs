@@ -105,7 +105,14 @@ pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()
     let words = look.terminal.then_some("✓ the value set there, ✗ absent, ≠ another value");
     let words = words.unwrap_or("yes: the value set there, no: absent, other: another value");
     writeln!(to, "E exec block, L live environ, N taken by NCCL")?;
-    writeln!(to, "{words}, {}: not read yet\n", Mark::Unread.text(look))?;
+    writeln!(to, "{words}")?;
+    writeln!(
+        to,
+        "{}: not read yet, {}: could not be read, {}: NCCL has no such variable\n",
+        Mark::Unread.text(look),
+        Mark::Unknown.text(look),
+        Mark::NoNcclValue.text(look)
+    )?;
     for &family in Family::ALL {
         write_family(result, family, look, to)?;
     }
@@ -122,6 +129,14 @@ fn heading(result: &EnvCheck) -> String {
     }
 }
 
+/// Columns that line up, and nothing else: neither lines nor the terminal's
+/// width.
+pub fn borderless() -> Table {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new()).force_no_tty();
+    table
+}
+
 fn write_family(
     result: &EnvCheck,
     family: Family,
@@ -133,19 +148,16 @@ fn write_family(
     if paths.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(TableStyle::new());
+    let mut table = borderless();
     if look.colour {
         table.enforce_styling();
-    } else {
-        table.force_no_tty();
     }
     table.set_header([family.word(), "set in", "E", "L", "N", "verdict"]);
     for path in paths {
         add_path(&mut table, path, look);
     }
     // The columns are padded by two, so that one family lines up with the next.
-    let widths = [26, 8, 5, 5, 5, 20];
+    let widths = [26, 9, 5, 5, 5, 18];
     for (index, width) in widths.into_iter().enumerate() {
         if let Some(column) = table.column_mut(index) {
             column.set_padding((0, 2));
@@ -239,18 +251,17 @@ fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::R
             ("  fix: ", &finding.fix),
             ("  at: ", &finding.places.join(", ")),
         ];
-        for (lead, text) in texts {
+        for (lead, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
             paragraph(lead, text, look, to)?;
         }
     }
     writeln!(to)
 }
 
-/// Paths without a result, those with the same reason together. What NCCL
-/// complained about on a path that ran is a finding.
+/// Skipped paths, those with the same reason together. Failed ones are findings.
 fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
     let mut groups: Vec<(Status, &str, Vec<&str>)> = Vec::new();
-    for path in result.paths.iter().filter(|p| p.status != Status::Ran) {
+    for path in result.paths.iter().filter(|p| p.status == Status::Skipped) {
         let reason = path.reason.as_deref().unwrap_or("no reason given");
         match groups.iter_mut().find(|(s, r, _)| *s == path.status && *r == reason) {
             Some((_, _, ids)) => ids.push(&path.id),

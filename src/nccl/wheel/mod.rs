@@ -109,7 +109,7 @@ impl FromStr for Wheel {
 }
 
 fn parse(text: &str) -> Option<Wheel> {
-    let (version, cuda) = match text.split_once('+') {
+    let (version, cuda) = match text.split_once(['+', '-']) {
         None => (text, Cuda::default()),
         Some((version, "cu12")) => (version, Cuda::Cu12),
         Some((version, "cu13")) => (version, Cuda::Cu13),
