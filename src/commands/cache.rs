@@ -71,14 +71,16 @@ fn clean(cache: &Cache, versions: &[String]) -> Result<()> {
     for wheel in which {
         let cleaned = cache.clean(wheel)?;
         for removed in &cleaned.removed {
-            writeln!(out, "removed NCCL {removed}")?;
+            writeln!(out, "removed NCCL {}", removed.spelling())?;
         }
         for kept in &cleaned.in_use {
-            writeln!(out, "kept NCCL {kept}: another run uses it")?;
+            writeln!(out, "kept NCCL {}: another run uses it", kept.spelling())?;
         }
         let nothing = cleaned.removed.is_empty() && cleaned.in_use.is_empty();
         match wheel {
-            Some(wheel) if nothing => writeln!(out, "NCCL {wheel} is not in the cache")?,
+            Some(wheel) if nothing => {
+                writeln!(out, "NCCL {} is not in the cache", wheel.spelling())?
+            }
             _ => writeln!(out, "{} MiB freed", cleaned.freed >> 20)?,
         }
     }

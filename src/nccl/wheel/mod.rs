@@ -61,6 +61,11 @@ impl Wheel {
         self.cuda
     }
 
+    /// As a user writes it behind `pip:`, such as `2.27.7+cu12`.
+    pub fn spelling(&self) -> String {
+        format!("{}+{}", self.version(), self.cuda)
+    }
+
     /// What pip is asked for, such as `nvidia-nccl-cu12==2.27.7`.
     pub fn requirement(&self) -> String {
         format!("nvidia-nccl-{}=={}", self.cuda, self.version())
@@ -109,7 +114,7 @@ impl FromStr for Wheel {
 }
 
 fn parse(text: &str) -> Option<Wheel> {
-    let (version, cuda) = match text.split_once(['+', '-']) {
+    let (version, cuda) = match text.split_once('+') {
         None => (text, Cuda::default()),
         Some((version, "cu12")) => (version, Cuda::Cu12),
         Some((version, "cu13")) => (version, Cuda::Cu13),
@@ -172,7 +177,10 @@ fn fetch_into_cache(
     progress: &mut Progress<'_>,
 ) -> Result<(), WheelError> {
     let mut waiting = || {
-        progress(Event::Note(&format!("another run is fetching NCCL {wheel}; waiting for it")));
+        progress(Event::Note(&format!(
+            "another run is fetching NCCL {}; waiting for it",
+            wheel.spelling()
+        )));
     };
     let _lock = cache.lock(wheel, &mut waiting)?;
     if cache.list()?.iter().any(|entry| entry.wheel == *wheel) {
@@ -188,7 +196,7 @@ fn fetch_into_cache(
     let finished = partial.path().join("entry");
     unpack::library(&file, &finished, LIBRARY, progress)?;
     let entry = cache.publish(wheel, &finished)?;
-    progress(Event::Note(&format!("NCCL {wheel} is now in {}", entry.path.display())));
+    progress(Event::Note(&format!("NCCL {} is now in {}", wheel.spelling(), entry.path.display())));
     Ok(())
 }
 
