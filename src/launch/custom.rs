@@ -104,7 +104,9 @@ impl Custom {
             match arrivals.recv_timeout(Duration::from_millis(5)) {
                 Ok(probe) => sightings.push(see(driver, probe)),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if status.is_some() && !sightings.is_empty() => break,
+                Err(RecvTimeoutError::Timeout) if status.is_some() && !sightings.is_empty() => {
+                    break;
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if driver.stopped() || Instant::now() > patience {

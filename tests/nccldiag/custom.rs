@@ -160,7 +160,9 @@ fn readable_copy() -> Option<Readable> {
         std::fs::set_permissions(path, mode).expect("open it for all");
     };
     open(folder.path());
-    for (from, name) in [(crate::harness::PROGRAM.as_ref(), "nccldiag"), (&*library, "libnccl.so.2")] {
+    for (from, name) in
+        [(crate::harness::PROGRAM.as_ref(), "nccldiag"), (&*library, "libnccl.so.2")]
+    {
         std::fs::copy(from, folder.path().join(name)).expect("copy");
         open(&folder.path().join(name));
     }
@@ -169,7 +171,9 @@ fn readable_copy() -> Option<Readable> {
 
 fn run_as_copy(sandbox: &Sandbox, copy: &Readable, words: &[&str]) -> EnvCheck {
     let mut command = sandbox.prepared(copy.folder.path().join("nccldiag"));
-    command.args(["env-check", "--format", "json", "--nccl"]).arg(copy.folder.path().join("libnccl.so.2"));
+    command
+        .args(["env-check", "--format", "json", "--nccl"])
+        .arg(copy.folder.path().join("libnccl.so.2"));
     let ended: Ended = finish(command.arg("--").args(words));
     ended.exits(0).result()
 }

@@ -2,6 +2,7 @@
 //! cache, and the exit codes, streams and leftovers that a user would see.
 //! `tests/run` fetches libraries and tools; what is missing is skipped aloud.
 
+mod bad_input;
 mod custom;
 mod harness;
 mod latched;
