@@ -6,5 +6,6 @@ mod bad_input;
 mod custom;
 mod harness;
 mod latched;
+mod nothing_left;
 mod output;
 mod rows;
