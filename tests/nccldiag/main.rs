@@ -8,4 +8,5 @@ mod harness;
 mod latched;
 mod nothing_left;
 mod output;
+mod privileges;
 mod rows;
