@@ -36,7 +36,7 @@ fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         return Exit::Ran.into();
     }
     // Nobody is left to be told when stderr is closed as well.
-    let text = nccldiag::render::escape(&format!("{error:#}"));
+    let text = nccldiag::render::escape_lines(&format!("{error:#}"));
     let _ = writeln!(anstream::stderr(), "nccldiag: {text}");
     match error.downcast_ref::<UsageError>() {
         Some(_) => Exit::Usage.into(),

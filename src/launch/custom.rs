@@ -3,9 +3,11 @@
 //! or on another machine, so it carries what it has to know in its arguments
 //! and reports over the socket, a file or its output, whichever gets through.
 
-use super::driver::{STRAGGLERS, add_sighting, with_tail};
+use super::driver::add_sighting;
+use super::failure::with_tail;
 use super::hub::Arrival;
 use super::observe::Sighting;
+use super::running::STRAGGLERS;
 use super::{Driver, SHELL, Set, frame};
 use crate::model::{Family, PathResult, Status};
 use crate::probes::native::PROBE;

@@ -2,6 +2,7 @@
 //! every path that it was seen on.
 
 use super::LaunchPath;
+use super::site::RUNS_AT_START;
 use crate::model::{Code, Finding, Latched, Observation, PathResult, Place, Seen, Status};
 use crate::nccl::image::Image;
 
@@ -76,6 +77,9 @@ fn texts(
         ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
         Code::LiveOnly => live_only(o, path),
+        Code::NeverDelivered | Code::Overwritten if o.set_in == Place::Site && runs_site(path) => {
+            (NOT_RUN.into(), NOT_RUN_FIX.into())
+        }
         Code::SetAfterLatched => (
             "the value was set after NCCL had read and cached the variable".into(),
             cure(path, "set it before the first NCCL call of the process"),
@@ -125,6 +129,16 @@ fn live_only(o: &Observation, path: Option<&LaunchPath>) -> (String, String) {
     };
     (message.into(), LIVE_ONLY_FIX.into())
 }
+
+/// A path on which Python should run the site file.
+fn runs_site(path: Option<&LaunchPath>) -> bool {
+    path.is_some_and(|p| p.cause == RUNS_AT_START[0])
+}
+
+const NOT_RUN: &str = "this Python did not run the site file: one of the same name comes first \
+    on sys.path (Debian's own in /usr/lib/python3.x), or site files are switched off";
+const NOT_RUN_FIX: &str = "use a .pth file in site-packages, or set the variable before Python \
+    starts; python3 -c 'import sitecustomize; print(sitecustomize)' shows which one wins";
 
 const LIVE_ONLY: &str = "the value is live, but exec did not deliver it";
 const LIVE_ONLY_FIX: &str =

@@ -105,6 +105,7 @@ impl Sighting {
             rivals: &rivals,
             exec: &exec,
             exec_damaged: self.exec.as_ref().is_ok_and(EnvBlock::looks_overwritten),
+            exec_shadowed: self.exec.as_ref().is_ok_and(|e| is_shadowed(e, name, expected)),
             live: &live,
             latched: &latched,
             read: &read,
@@ -171,6 +172,12 @@ impl Reads {
             None => Seen::Unreadable(Unreadable::new("NCCL did not ask for it")),
         }
     }
+}
+
+/// The value is there, but not as the first entry of its name.
+fn is_shadowed(block: &EnvBlock, name: &str, expected: &[u8]) -> bool {
+    let mut values = block.variables().filter(|(n, _)| *n == name.as_bytes()).map(|(_, v)| v);
+    values.next().is_some_and(|first| first != expected) && values.any(|v| v == expected)
 }
 
 fn mapping(told: &Fields) -> Vec<Vec<u8>> {

@@ -30,7 +30,8 @@ const fn path(
     }
 }
 
-const RUNS_AT_START: [&str; 2] = [
+/// Cause and cure where a site file does run.
+pub(super) const RUNS_AT_START: [&str; 2] = [
     "a site file runs inside each Python process at its start and assigns over what exec delivered",
     "use os.environ.setdefault in the site file, or remove the line",
 ];

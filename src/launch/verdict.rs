@@ -14,6 +14,8 @@ pub struct Evidence<'a> {
     pub exec: &'a Seen,
     /// E shows signs of a process title written over it.
     pub exec_damaged: bool,
+    /// E has this very value too, behind another entry of the same name.
+    pub exec_shadowed: bool,
     /// View L.
     pub live: &'a Seen,
     /// View N.
@@ -94,6 +96,7 @@ fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
         .value()
         .and_then(|live| e.rivals.iter().find(|(_, value)| value == live).map(|&(place, _)| place));
     match winner {
+        _ if e.exec_shadowed => (Verdict::Overwritten, Some(Code::DuplicateEntry)),
         Some(Place::Site) => (Verdict::Overwritten, Some(Code::OverwrittenBySiteFile)),
         Some(Place::Conf) => (Verdict::Overwritten, Some(Code::OverwrittenByConfFile)),
         Some(Place::Child) if delivered => {
@@ -182,6 +185,7 @@ mod tests {
                 rivals,
                 exec: &self.exec,
                 exec_damaged: false,
+                exec_shadowed: false,
                 live: &self.live,
                 latched: &self.latched,
                 read: &self.read,

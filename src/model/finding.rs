@@ -80,6 +80,8 @@ codes! {
         "NCCL variables of the caller were removed before the test.";
     NcclCallFailed = "ND0117" "nccl-call-failed" Warning,
         "NCCL's own call failed in the observed process.";
+    DuplicateEntry = "ND0118" "duplicate-entry" Warning,
+        "The exec block has the variable more than once; getenv takes the first.";
 }
 
 impl std::fmt::Display for Code {

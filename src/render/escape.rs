@@ -24,6 +24,11 @@ pub fn escape(text: &str) -> String {
     out
 }
 
+/// The same for a text of several lines, which stay lines.
+pub fn escape_lines(text: &str) -> String {
+    text.lines().map(escape).collect::<Vec<_>>().join("\n")
+}
+
 fn reorders(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -8,4 +8,4 @@ pub mod json;
 pub mod markdown;
 pub mod table;
 
-pub use escape::escape;
+pub use escape::{escape, escape_lines};

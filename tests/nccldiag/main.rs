@@ -6,6 +6,7 @@ mod bad_input;
 mod custom;
 mod harness;
 mod latched;
+mod libraries;
 mod nothing_left;
 mod output;
 mod privileges;
