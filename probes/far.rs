@@ -11,7 +11,6 @@ use crate::nccl::xray::ImageCache;
 use crate::process::{self, EnvBlock};
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::Path;
 
 /// Runs the probe whose specification is written in hexadecimal digits.
 ///
@@ -43,8 +42,8 @@ fn tell(spec: &Fields) -> Result<()> {
     let text = frame::encode(token, &sender, &report);
     // Where the driver's folder is shared but its socket is not, a file gets
     // through even when the launcher swallows the output.
-    if let Some(folder) = spec.text("folder") {
-        let _ = std::fs::write(Path::new(folder).join(format!("{sender}.report")), &text);
+    if let Some(folder) = spec.path("folder") {
+        let _ = std::fs::write(folder.join(format!("{sender}.report")), &text);
     }
     let mut out = std::io::stdout().lock();
     for line in text.lines() {

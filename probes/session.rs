@@ -46,11 +46,11 @@ impl Session {
     /// # Errors
     /// No such socket, or the driver is gone.
     pub fn open(spec: Fields) -> io::Result<Self> {
-        let socket = spec.text("socket").ok_or_else(|| {
+        let socket = spec.path("socket").ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "the specification names no socket")
         })?;
-        let channel = Channel::connect(Path::new(socket))
-            .map_err(|e| io::Error::new(e.kind(), format!("connect {socket}: {e}")))?;
+        let channel = Channel::connect(socket)
+            .map_err(|e| io::Error::new(e.kind(), format!("connect {}: {e}", socket.display())))?;
         Ok(Self { spec, channel, nccl: None })
     }
 
@@ -99,10 +99,10 @@ impl Called {
 /// Loads NCCL as the specification says and calls it once; `None` when the
 /// specification names no library.
 pub fn call_nccl(spec: &Fields) -> Option<Called> {
-    let path = spec.text("library")?;
+    let path = spec.path("library")?;
     let mut called = Called::default();
     // SAFETY: the user chose this library for this very purpose.
-    match unsafe { Library::open(Path::new(path)) } {
+    match unsafe { Library::open(path) } {
         Err(error) => {
             called.outcome.push("error", error.to_string());
         }

@@ -21,3 +21,5 @@ pub mod nccl;
 pub mod probes;
 pub mod process;
 pub mod render;
+#[cfg(test)]
+mod testing;

@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "nccldiag-run-";
 const LOCK: &str = "lock";
+/// Below a folder with a longer path, in bytes, Python's fork server fails: it
+/// puts a socket into a folder in our launch's folder, and the path of a socket
+/// has at most 107 bytes. Such a folder is the last choice.
+const LONGEST_BASE: usize = 40;
 
 /// The shared object that Python children load.
 const PROBE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_probe.so"));
@@ -130,6 +134,7 @@ fn bases() -> Vec<PathBuf> {
     let mut list = vec![std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()];
     list.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
     list.push("/var/tmp".into());
+    list.sort_by_key(|path| path.as_os_str().len() > LONGEST_BASE);
     let mut seen = Vec::new();
     list.retain(|p| {
         p.is_absolute() && !seen.contains(p) && {

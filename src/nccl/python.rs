@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_pythons_own_directories_are_found() {
         let Ok(found) = package_directories(&interpreter(None)) else {
-            println!("SKIPPED: no python3 on PATH");
+            crate::testing::skipped("no python3 on PATH");
             return;
         };
         assert!(!found.is_empty());

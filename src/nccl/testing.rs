@@ -4,6 +4,7 @@
 
 use super::cache::{Cache, Entry};
 use super::{progress, wheel};
+use crate::testing::skipped;
 
 /// One wheel of every release train that the facts were measured on.
 const ALL: [&str; 12] = [
@@ -32,7 +33,8 @@ pub(super) fn libraries() -> Vec<Entry> {
     }
     let entries = cache.list().expect("the cache can be read");
     if entries.is_empty() {
-        println!("SKIPPED: no libnccl in {}; set NCCLDIAG_TEST_WHEELS=all", cache.root().display());
+        let root = cache.root().display();
+        skipped(&format!("no libnccl in {root}; set NCCLDIAG_TEST_WHEELS=all"));
     }
     entries
 }

@@ -453,7 +453,7 @@ mod tests {
             Ok(output) => {
                 assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             }
-            Err(error) => println!("SKIPPED: no rustc: {error}"),
+            Err(error) => crate::testing::skipped(&format!("no rustc: {error}")),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Launchers of the user's own: everything between the shell that sets the
 //! values and a `{probe}`.
 
-use crate::harness::{Ended, OnTerminal, Sandbox, finish, has_tools, is_root, main_library, skip};
+use crate::harness::{
+    OnTerminal, OpenCopy, Sandbox, finish, has_tools, is_root, main_library, skip,
+};
 use nccldiag::model::{EnvCheck, Latched, Observation, Seen, Status};
 use std::ffi::OsString;
 use std::process::Command;
@@ -136,46 +138,17 @@ fn a_launcher_that_does_not_exist_or_fails_is_reported_with_what_it_said() {
 }
 
 #[test]
-fn another_user_keeps_or_loses_as_the_tool_says() {
-    if !is_root() || !has_tools(&["setpriv", "runuser"]) || main_library().is_none() {
+fn a_probe_under_another_user_is_observed() {
+    if !is_root() || !has_tools(&["setpriv"]) {
         return;
     }
+    let Some(copy) = OpenCopy::new() else { return };
     let sandbox = Sandbox::new();
-    let Some(readable) = readable_copy() else { return };
-    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "{probe}"];
-    let result = run_as_copy(&sandbox, &readable, &nobody);
-    expect(&result, &[DELIVERED]);
-}
-
-/// The program and a library where every user can read them.
-struct Readable {
-    folder: tempfile::TempDir,
-}
-
-fn readable_copy() -> Option<Readable> {
-    let library = main_library()?;
-    let folder = tempfile::Builder::new().prefix("ndopen-").tempdir().expect("a temp folder");
-    let open = |path: &std::path::Path| {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(path, mode).expect("open it for all");
-    };
-    open(folder.path());
-    for (from, name) in
-        [(crate::harness::PROGRAM.as_ref(), "nccldiag"), (&*library, "libnccl.so.2")]
-    {
-        std::fs::copy(from, folder.path().join(name)).expect("copy");
-        open(&folder.path().join(name));
-    }
-    Some(Readable { folder })
-}
-
-fn run_as_copy(sandbox: &Sandbox, copy: &Readable, words: &[&str]) -> EnvCheck {
-    let mut command = sandbox.prepared(copy.folder.path().join("nccldiag"));
-    command
-        .args(["env-check", "--format", "json", "--nccl"])
-        .arg(copy.folder.path().join("libnccl.so.2"));
-    let ended: Ended = finish(command.arg("--").args(words));
-    ended.exits(0).result()
+    let mut command = sandbox.prepared(copy.program());
+    command.args(["env-check", "--format", "json", "--nccl"]).arg(copy.library());
+    command.args(["--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "{probe}"]);
+    expect(&finish(&mut command).exits(0).result(), &[DELIVERED]);
+    sandbox.assert_nothing_left();
 }
 
 #[test]

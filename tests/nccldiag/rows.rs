@@ -11,7 +11,7 @@ const INTEGER: &str = "NCCL_GDRCOPY_ENABLE";
 const STRING: &str = "NCCL_SOCKET_IFNAME";
 
 /// What each place sets: the integer and the string.
-const VALUES: [(&str, i64, &str); 7] = [
+const VALUES: [(&str, i64, &str); 8] = [
     ("shell", 100_001, "lo,c10"),
     ("parent", 200_001, "lo,c20"),
     ("child", 300_001, "lo,c30"),
@@ -19,6 +19,7 @@ const VALUES: [(&str, i64, &str); 7] = [
     ("site2", 400_002, "lo,c41"),
     ("conf", 500_001, "lo,c50"),
     ("launcher", 600_001, "lo,c60"),
+    ("launcher2", 600_002, "lo,c61"),
 ];
 
 /// Path, process, place, E, L, N, verdict, condition. `yes` is the value of
@@ -40,6 +41,8 @@ const ROWS: &str = "
     exec-own-env               0 shell    no       no       no       never_delivered
     exec-own-env               1 parent   no       no       no       never_delivered
     exec-own-env               2 launcher yes      yes      yes      delivered
+    exec-own-env-duplicate     0 launcher yes      yes      yes      delivered
+    exec-own-env-duplicate     0 launcher2 launcher launcher launcher overwritten
     clearenv-exec              0 shell    no       no       no       never_delivered
     clearenv-exec              1 parent   no       no       no       never_delivered
     system                     0 shell    yes      yes      yes      delivered
@@ -108,6 +111,7 @@ const ROWS: &str = "
     py-site-cwd                0 site     no       no       no       never_delivered
     py-site-shadowed           0 site     no       yes      yes      live_only
     py-site-shadowed           0 site2    no       site     site     overwritten
+    py-site-child              0 site     yes      yes      yes      delivered
     py-pth                     0 site     no       yes      yes      live_only
     py-usercustomize           0 site     no       site2    site2    overwritten       base-python
     py-usercustomize           0 site2    no       yes      yes      live_only         base-python

@@ -121,11 +121,9 @@ impl Sandbox {
         assert_eq!(self.processes(), Vec::new());
     }
 
-    /// Waits until all processes of this sandbox are gone; gives the time.
-    pub fn wait_until_empty(&self) -> Duration {
-        let start = Instant::now();
+    /// Waits until all processes of this sandbox are gone.
+    pub fn wait_until_empty(&self) {
         eventually("end of all processes", || self.processes().is_empty().then_some(()));
-        start.elapsed()
     }
 }
 
@@ -155,6 +153,11 @@ impl Started {
     /// Its process id.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
+    }
+
+    /// Whether it has not ended yet.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("wait for the program").is_none()
     }
 
     /// Sends it a signal.
