@@ -93,8 +93,7 @@ fn push_block(fields: &mut Fields, spec: &Fields, view: &str, block: Result<EnvB
 }
 
 fn push_latched(fields: &mut Fields, spec: &Fields, pid: i32) {
-    let library = spec.text("library").map(Path::new);
-    let images = library.map_or_else(ImageCache::new, ImageCache::with);
+    let images = spec.path("library").map_or_else(ImageCache::new, ImageCache::with);
     match observe::latched_from_outside(pid, &images) {
         Err(why) => {
             fields.push("no-latched", why.to_string());
