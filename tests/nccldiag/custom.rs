@@ -127,7 +127,7 @@ fn a_launcher_without_a_place_for_the_probe_is_a_usage_error() {
 fn a_launcher_that_does_not_exist_or_fails_is_reported_with_what_it_said() {
     let sandbox = Sandbox::new();
     let failed = |words: &[&str]| {
-        let result = run(&sandbox, words);
+        let result = finish(&mut launcher(&sandbox, words)).exits(3).result();
         assert_eq!(result.paths[0].status, Status::Failed);
         result.paths[0].reason.clone().unwrap_or_default()
     };

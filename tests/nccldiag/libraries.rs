@@ -215,9 +215,9 @@ fn the_cache_is_listed_and_cleaned() {
     assert!(lines[0].contains("2.18.3") && lines[1].contains("2.28.9"), "{text}");
     let json = cache(&sandbox, &["list", "--format", "json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
-    assert_eq!(json["libraries"][1]["cuda"], "cu13");
-    assert_eq!(json["libraries"][1]["bytes"], 5);
-    assert_eq!(json["libraries"][1]["path"], new.to_str().expect("plain"));
+    assert_eq!(json["entries"][1]["cuda"], "cu13");
+    assert_eq!(json["entries"][1]["bytes"], 5);
+    assert_eq!(json["entries"][1]["path"], new.to_str().expect("plain"));
     assert!(cache(&sandbox, &["clean", "2.18.3"]).exits(0).out().contains("removed NCCL 2.18.3"));
     assert!(!old.exists() && new.exists());
     let again = cache(&sandbox, &["clean", "2.18.3"]).exits(0).out();

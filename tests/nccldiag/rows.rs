@@ -102,10 +102,14 @@ const ROWS: &str = "
     py-site-pythonpath         0 site     no       yes      yes      live_only
     py-site-pythonpath         1 shell    yes      site     site     overwritten
     py-site-pythonpath         1 site     shell    yes      yes      live_only
-    py-site-venv               0 site     no       yes      yes      live_only
-    py-site-venv               1 shell    yes      site     site     overwritten
-    py-site-venv               1 site     shell    yes      yes      live_only
-    py-site-venv-isolated      0 site     no       yes      yes      live_only
+    py-site-venv               0 site     no       yes      yes      live_only         no-site-of-its-own
+    py-site-venv               1 shell    yes      site     site     overwritten       no-site-of-its-own
+    py-site-venv               1 site     shell    yes      yes      live_only         no-site-of-its-own
+    py-site-venv-isolated      0 site     no       yes      yes      live_only         no-site-of-its-own
+    py-site-venv               0 site     no       no       no       never_delivered   site-of-its-own
+    py-site-venv               1 shell    yes      yes      yes      delivered         site-of-its-own
+    py-site-venv               1 site     shell    shell    shell    overwritten       site-of-its-own
+    py-site-venv-isolated      0 site     no       no       no       never_delivered   site-of-its-own
     py-site-isolated           0 site     no       no       no       never_delivered
     py-site-S                  0 site     no       no       no       never_delivered
     py-site-cwd                0 site     no       no       no       never_delivered
@@ -200,7 +204,7 @@ fn every_path_delivers_what_its_rows_say() {
         let mut command = sandbox.env_check(["--format", "json", "--nccl"]);
         let result = finish(command.arg(&library)).exits(0).result();
         assert_eq!(result.paths.len(), rows().map(|r| r.path).collect::<BTreeSet<_>>().len());
-        compare(&result, &version, is_venv("python3".as_ref()), &["py-setproctitle"]);
+        compare(&result, &version, Kind::of("python3".as_ref()), &["py-setproctitle"]);
         sandbox.assert_nothing_left();
     }
 }
@@ -219,7 +223,7 @@ fn a_process_title_and_a_venv_change_what_their_rows_say() {
         command.args(["--format", "json", "--python"]).arg(&python).arg("--nccl").arg(&library);
         let result = finish(&mut command).exits(0).result();
         assert_eq!(result.paths.len(), 2);
-        compare(&result, &version, is_venv(python.as_ref()), &[]);
+        compare(&result, &version, Kind::of(python.as_ref()), &[]);
     }
 }
 
@@ -250,11 +254,13 @@ fn rows() -> impl Iterator<Item = Row> {
 
 impl Row {
     /// Whether the row is about this library and this kind of Python.
-    fn applies(&self, version: &str, venv: bool) -> bool {
+    fn applies(&self, version: &str, python: Kind) -> bool {
         match self.condition {
             None => true,
-            Some("venv") => venv,
-            Some("base-python") => !venv,
+            Some("venv") => python.venv,
+            Some("base-python") => !python.venv,
+            Some("site-of-its-own") => python.own_site,
+            Some("no-site-of-its-own") => !python.own_site,
             Some(text) => {
                 let (below, limit) = match text.strip_prefix('<') {
                     Some(limit) => (true, limit),
@@ -317,20 +323,20 @@ fn observed(o: &Observation) -> String {
 }
 
 /// Fails with all rows of all paths that differ.
-fn compare(result: &EnvCheck, version: &str, venv: bool, may_skip: &[&str]) {
+fn compare(result: &EnvCheck, version: &str, python: Kind, may_skip: &[&str]) {
     let differences: Vec<String> =
-        result.paths.iter().flat_map(|path| differing(path, version, venv, may_skip)).collect();
+        result.paths.iter().flat_map(|path| differing(path, version, python, may_skip)).collect();
     assert!(differences.is_empty(), "NCCL {version}:\n{}", differences.join("\n"));
 }
 
-fn differing(path: &PathResult, version: &str, venv: bool, may_skip: &[&str]) -> Vec<String> {
+fn differing(path: &PathResult, version: &str, python: Kind, may_skip: &[&str]) -> Vec<String> {
     if path.status == Status::Skipped && may_skip.contains(&path.id.as_str()) {
         return Vec::new();
     }
     if path.status != Status::Ran {
         return vec![format!("{} {}: {:?}", path.id, path.status, path.reason)];
     }
-    let of_path = rows().filter(|row| row.path == path.id && row.applies(version, venv));
+    let of_path = rows().filter(|row| row.path == path.id && row.applies(version, python));
     let mut expected: Vec<String> =
         of_path.flat_map(|row| [INTEGER, STRING].map(|name| row.expected(name))).collect();
     let mut found: Vec<String> = path.observations.iter().map(observed).collect();
@@ -342,9 +348,27 @@ fn differing(path: &PathResult, version: &str, venv: bool, may_skip: &[&str]) ->
     missing.chain(surplus.map(|line| format!("{} observed {line}", path.id))).collect()
 }
 
-/// Whether an interpreter belongs to a virtual environment.
-fn is_venv(python: &Path) -> bool {
-    let ask = "import sys; print(sys.prefix != sys.base_prefix)";
-    let answer = Command::new(python).args(["-c", ask]).output().expect("Python starts");
-    answer.stdout.starts_with(b"True")
+/// What about an interpreter changes its rows.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// It belongs to a virtual environment, so usercustomize is not imported.
+    venv: bool,
+    /// Its standard library has a sitecustomize, as Debian's does, which hides
+    /// the one of a virtual environment.
+    own_site: bool,
+}
+
+impl Kind {
+    fn of(python: &Path) -> Self {
+        let yes = |flags: &str, ask: &str| {
+            let answer = Command::new(python).args([flags, "-c", ask]).output();
+            answer.expect("Python starts").stdout.starts_with(b"True")
+        };
+        let own = "import importlib.util as u; print(u.find_spec('sitecustomize') is not None)";
+        Self {
+            venv: yes("-I", "import sys; print(sys.prefix != sys.base_prefix)"),
+            // Without site there is only the standard library to look in.
+            own_site: yes("-IS", own),
+        }
+    }
 }

@@ -88,7 +88,8 @@ impl Sandbox {
         for name in FOREIGN {
             command.env_remove(name);
         }
-        command.env("TMPDIR", self.tmp()).stdin(Stdio::null());
+        // Some users have a login shell that refuses.
+        command.env("TMPDIR", self.tmp()).env("SHELL", "/bin/sh").stdin(Stdio::null());
         command
     }
 
