@@ -119,7 +119,7 @@ fn cut_short(o: &Observation) -> Option<(String, String)> {
 fn foreign(o: &Observation) -> (String, String) {
     (
         format!("{} is live with a value that no place of this test set", o.variable),
-        "look for it in /etc/nccl.conf, ~/.nccl.conf, profiles, site files and in what the \
+        "look for it in the launcher itself, nccl.conf files, profiles, site files and in what the \
          framework itself sets"
             .into(),
     )
