@@ -152,3 +152,24 @@ fn is_signalled_or_opened(line: &str, pid: &str) -> bool {
     let memory = line.contains(&format!("\"/proc/{pid}/mem\""));
     by_descriptor || memory && (line.contains("O_RDWR") || line.contains("O_WRONLY"))
 }
+
+/// The driver may not read another user's process; the probe says what it sees.
+#[test]
+fn a_probe_that_the_driver_may_not_read_tells_its_own_views() {
+    if !is_root() || !has_tools(&["setpriv"]) {
+        return;
+    }
+    let Some(copy) = OpenCopy::new() else { return };
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.prepared("setpriv");
+    command.args(["--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace"]);
+    command.arg(copy.program()).args(["env-check", "--format", "json", "--nccl"]);
+    command.arg(copy.library());
+    command.args(["--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "{probe}"]);
+    let result = finish(&mut command).exits(0).result();
+    assert_eq!(result.paths[0].observations.len(), 2, "{result:?}");
+    for o in &result.paths[0].observations {
+        assert_eq!(o.verdict, Verdict::Delivered, "{o:?}");
+        assert_eq!([o.exec.value(), o.live.value()], [o.expected.value(); 2]);
+    }
+}
