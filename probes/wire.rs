@@ -21,6 +21,11 @@ impl Fields {
         self
     }
 
+    /// All fields, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_slice()))
+    }
+
     /// The first value of this key.
     pub fn first(&self, key: &str) -> Option<&[u8]> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_slice())

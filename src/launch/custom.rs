@@ -27,8 +27,6 @@ const ID: &str = "custom";
 const LAUNCH: &[Set] = &[SHELL];
 /// The most output of a launcher that is searched for reports, in bytes.
 const MAX_OUTPUT: u64 = 64 << 20;
-/// How long to wait for more probes once the launcher has ended.
-const AFTER_THE_FIRST: Duration = Duration::from_millis(200);
 
 /// The user's command line.
 pub struct Custom {
@@ -60,9 +58,13 @@ impl Custom {
             observations: Vec::new(),
         };
         match self.observe(driver) {
-            Ok(sightings) => {
+            Ok((sightings, problem)) => {
                 for sighting in &sightings {
                     add_sighting(&mut result, sighting, LAUNCH, &driver.options.values);
+                }
+                if problem.is_some() {
+                    result.status = Status::Failed;
+                    result.reason = problem;
                 }
             }
             Err(error) => {
@@ -74,7 +76,7 @@ impl Custom {
         result
     }
 
-    fn observe(&self, driver: &Driver) -> Result<Vec<Sighting>> {
+    fn observe(&self, driver: &Driver) -> Result<(Vec<Sighting>, Option<String>)> {
         let number = driver.number();
         let folder = driver.folder.launch(number)?;
         let name = number.to_string();
@@ -87,7 +89,8 @@ impl Custom {
         let arrivals = driver.hub.expect(&name);
         let files = Files { output: folder.join("output"), errors: folder.join("errors"), folder };
         let child = start(driver, &argv, &files)?;
-        let mut watch = Watch { driver, child, files, token, status: None, sightings: Vec::new() };
+        let mut watch =
+            Watch { driver, child, files, token, status: None, sightings: Vec::new(), lost: None };
         watch.wait(&arrivals)?;
         driver.hub.forget(&name);
         watch.finish()
@@ -109,6 +112,8 @@ struct Watch<'a> {
     token: String,
     status: Option<ExitStatus>,
     sightings: Vec<Sighting>,
+    /// Why a probe that reported could not be observed.
+    lost: Option<String>,
 }
 
 impl Watch<'_> {
@@ -118,52 +123,79 @@ impl Watch<'_> {
         let mut until = Instant::now() + self.driver.options.limit;
         while !self.driver.stopped() && Instant::now() < until {
             match arrivals.recv_timeout(Duration::from_millis(5)) {
-                Ok(probe) => {
-                    self.sightings.push(Sighting::of(&probe, None, &self.driver.images));
-                    probe.release();
-                    if self.status.is_some() {
-                        until = until.min(Instant::now() + AFTER_THE_FIRST);
-                    }
-                }
+                Ok(probe) => self.see(probe),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if self.is_over()? => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if self.status.is_none() {
                 self.status = self.child.try_wait().context("wait for the launcher")?;
-                if let Some(patience) = self.patience()? {
-                    until = until.min(Instant::now() + patience);
+                if self.status.is_some() {
+                    until = until.min(Instant::now() + STRAGGLERS);
                 }
             }
         }
         Ok(())
     }
 
-    /// How much longer to wait for probes; `None` while the launcher runs. One
-    /// that ended well may have put its probe into the background (`tmux
-    /// new-session -d`).
-    fn patience(&self) -> Result<Option<Duration>> {
-        let Some(status) = self.status else { return Ok(None) };
-        let told = !self.sightings.is_empty() || !self.reports()?.is_empty();
-        Ok(Some(if status.success() && !told { STRAGGLERS } else { AFTER_THE_FIRST }))
+    fn see(&mut self, probe: Arrival) {
+        match Sighting::of(&probe, None, &self.driver.images) {
+            Ok(sighting) => self.sightings.push(sighting),
+            Err(why) => self.lost = Some(why),
+        }
+        probe.release();
     }
 
-    /// Ends the launcher when it still runs; everything that was seen or told.
-    fn finish(mut self) -> Result<Vec<Sighting>> {
-        if self.status.is_none() {
-            process::end_tree(self.child.id());
-            let _ = self.child.wait();
-        }
+    /// The launcher has ended, and nothing that it started is left: one that
+    /// ended well may have put probes into the background (`tmux new-session
+    /// -d`). Where nothing was told yet, a probe may be under way that is no
+    /// descendant (started by a server).
+    fn is_over(&self) -> Result<bool> {
+        let Some(status) = self.status else { return Ok(false) };
+        let alive = !self.driver.descendants.now(self.driver.folder.mark()).is_empty();
+        let told = !self.sightings.is_empty() || !self.reports()?.is_empty();
+        Ok(!alive && (told || !status.success()))
+    }
+
+    /// Ends the launcher when it still runs; everything that was seen or told,
+    /// and a reason when that may not be all.
+    fn finish(mut self) -> Result<(Vec<Sighting>, Option<String>)> {
+        let ended = self.status.is_some() || process::end_tree(&mut self.child, STRAGGLERS);
         let told = self.reports()?;
         self.sightings.extend(told.iter().map(Sighting::told));
+        let mut problem = self.problem();
+        if !ended {
+            let pid = self.child.id();
+            let text = format!("process {pid} could not be ended: is it another user's?");
+            problem = Some(problem.map_or(text.clone(), |before| format!("{before}; {text}")));
+        }
         if self.sightings.is_empty() {
-            let error = self.no_report();
-            if error.is::<Interrupted>() {
-                return Err(error);
+            if self.driver.stopped() {
+                return Err(Interrupted("interrupted while it ran").into());
             }
+            let error = anyhow!(problem.unwrap_or_else(|| "no probe reported".into()));
             let error = with_tail(error, &self.files.output);
             return Err(with_tail(error, &self.files.errors));
         }
-        Ok(self.sightings)
+        Ok((self.sightings, problem))
+    }
+
+    /// Why nothing, or not everything, was seen.
+    fn problem(&self) -> Option<String> {
+        let count = self.sightings.len();
+        match self.status {
+            None if self.driver.stopped() => Some("interrupted while it ran".into()),
+            None => Some(format!(
+                "the launcher had not ended after {} s and was ended; probes seen: {count} (a \
+                 longer --timeout may help)",
+                self.driver.options.limit.as_secs_f64()
+            )),
+            Some(_) if self.lost.is_some() => self.lost.clone(),
+            Some(status) if count == 0 => {
+                Some(format!("no probe reported; the launcher ended with {status}"))
+            }
+            Some(_) => None,
+        }
     }
 
     /// Reports that came as files or in the launcher's output, each once.
@@ -184,18 +216,6 @@ impl Watch<'_> {
             text.push(b'\n');
         }
         Ok(frame::decode(&text, &self.token))
-    }
-
-    fn no_report(&self) -> anyhow::Error {
-        match self.status {
-            Some(status) => anyhow!("no probe reported; the launcher ended with {status}"),
-            None if self.driver.stopped() => Interrupted("interrupted while it ran").into(),
-            None => anyhow!(
-                "no probe reported within {} s, so the launcher was ended (a longer --timeout \
-                 may help)",
-                self.driver.options.limit.as_secs_f64()
-            ),
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::{LaunchPath, Need, Python, RunFolder, Set, Values};
 use crate::model::{Observation, PathResult, Status};
 use crate::nccl::xray::ImageCache;
 use crate::probes::wire::Fields;
-use crate::process;
+use crate::process::Descendants;
 use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -40,6 +40,7 @@ pub struct Driver<'a> {
     pub(super) hub: Hub,
     pub(super) exe: PathBuf,
     pub(super) images: ImageCache,
+    pub(super) descendants: Descendants,
     stop: &'a AtomicBool,
     next: AtomicUsize,
 }
@@ -58,8 +59,9 @@ impl<'a> Driver<'a> {
     /// # Errors
     /// The socket cannot be made, or this program's own path is unknown.
     pub fn new(options: &'a Options, folder: &'a RunFolder, stop: &'a AtomicBool) -> Result<Self> {
-        process::adopt_orphans();
+        let descendants = Descendants::adopt();
         Ok(Self {
+            descendants,
             options,
             folder,
             hub: Hub::listen(&folder.socket())?,
@@ -221,7 +223,7 @@ impl<'a> Driver<'a> {
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        process::end_descendants(Duration::from_secs(2));
+        self.descendants.end(self.folder.mark(), Duration::from_secs(2));
     }
 }
 

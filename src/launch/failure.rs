@@ -1,7 +1,5 @@
-//! Says why a launch failed: what it printed last, and limits of the kernel
-//! that the user's values may have hit.
+//! Says why a launch failed, in the words that it printed last.
 
-use super::Values;
 use anyhow::anyhow;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,16 +8,6 @@ use std::path::Path;
 /// How much of a failed launch's output is worth reading, in bytes.
 const TAIL: u64 = 64 << 10;
 
-/// Adds the likely reason when a value is too long for any exec.
-pub(super) fn explain_size(error: anyhow::Error, values: &Values) -> anyhow::Error {
-    match values.longest() {
-        Some((name, size)) if size > 131_072 => error.context(format!(
-            "{name}=... takes {size} bytes, and Linux passes at most 131072 in one string"
-        )),
-        _ => error,
-    }
-}
-
 /// Adds the end of what a launch printed.
 pub(super) fn with_tail(error: anyhow::Error, output: &Path) -> anyhow::Error {
     let bytes = tail(output).unwrap_or_default();
@@ -27,6 +15,8 @@ pub(super) fn with_tail(error: anyhow::Error, output: &Path) -> anyhow::Error {
     match text.lines().rev().find(|l| !l.trim().is_empty()) {
         Some(last) => {
             let last: String = last.trim().chars().take(400).collect();
+            // It goes into every format, also those that are not escaped.
+            let last: String = last.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             anyhow!("{error:#}; it printed last: {last}")
         }
         None => error,

@@ -77,6 +77,10 @@ fn texts(
     match code {
         Code::ParsedDifferently => parsed_differently(o),
         Code::UnknownVariable => unknown(name, context.image),
+        Code::NotRead if !name.starts_with("NCCL_") => (
+            format!("{name} was delivered; whether NCCL uses it cannot be told from its name"),
+            "NCCL's own variables begin with NCCL_".into(),
+        ),
         Code::NotRead => (
             format!("{name} was delivered, but ncclGetUniqueId does not read it"),
             "NCCL reads it later, such as at communicator init: check a running job".into(),
@@ -173,6 +177,9 @@ fn parsed_differently(o: &Observation) -> (String, String) {
     let parsed = parse_like_nccl(o.expected.value().unwrap_or_default());
     let message = match (parsed, &o.latched) {
         (Parsed::Overflow, _) => format!("{name}={text} is out of range: NCCL takes its default"),
+        (Parsed::Octal(n), _) => {
+            format!("NCCL takes {name}={text} for {n}: a leading zero means octal")
+        }
         (Parsed::Prefix(n), Latched::NotRead) => {
             format!("NCCL will parse {name}={text} to {n} when it reads it: it drops the rest")
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Launchers that hand their words to a shell on the other side, so that a
 /// probe's words need one more level of quoting.
-const THROUGH_A_SHELL: [&str; 7] = ["ssh", "rsh", "autossh", "sshpass", "pdsh", "clush", "kubessh"];
+const THROUGH_A_SHELL: [&str; 6] = ["ssh", "rsh", "autossh", "sshpass", "pdsh", "clush"];
 
 /// The forms of a probe that a command line can ask for.
 #[derive(Clone, Copy)]
@@ -67,10 +67,10 @@ pub(super) fn replace(argv: &[OsString], probe: &Probe) -> Result<Vec<OsString>>
     Ok(out)
 }
 
-/// `-c`, `-lc` and the like, behind which a shell expects a whole line.
+/// `-c`, `-lc`, `-xlc`, behind which a shell expects a whole line; not `-exec`.
 fn takes_a_line(option: &OsStr) -> bool {
     let letters = option.as_bytes().strip_prefix(b"-").and_then(|rest| rest.strip_suffix(b"c"));
-    letters.is_some_and(|rest| rest.iter().all(u8::is_ascii_lowercase))
+    letters.is_some_and(|rest| rest.len() <= 2 && rest.iter().all(u8::is_ascii_lowercase))
 }
 
 fn within(argument: &OsStr, probe: &Probe) -> Result<OsString> {
@@ -130,6 +130,10 @@ mod tests {
     #[test]
     fn the_mark_alone_becomes_several_words() {
         assert_eq!(replaced(&["srun", "-n2", "{probe}"])[2..], ["/my exe", PROBE, "="]);
+        assert_eq!(
+            replaced(&["find", ".", "-exec", "{probe}", ";"])[3..],
+            ["/my exe", PROBE, "=", ";"]
+        );
     }
 
     #[test]

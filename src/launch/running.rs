@@ -2,7 +2,7 @@
 //! for its probe, and its end.
 
 use super::driver::{Driver, Interrupted};
-use super::failure::{explain_size, with_tail};
+use super::failure::with_tail;
 use super::hub::Arrival;
 use super::observe::Sighting;
 use super::{CHILD, LAUNCHER, LaunchPath, PARENT, SECOND_LAUNCHER, SHELL, Set, Stage, Top};
@@ -65,8 +65,7 @@ impl<'a> Running<'a> {
         let arrivals = driver.hub.expect(&name);
         let deadline = Instant::now() + driver.options.limit;
         let child = process::spawn(&mut command, true)
-            .with_context(|| format!("start {}", Path::new(command.get_program()).display()))
-            .map_err(|error| explain_size(error, &driver.options.values))?;
+            .with_context(|| format!("start {}", Path::new(command.get_program()).display()))?;
         Ok(Self { driver, name, output, arrivals, child, deadline })
     }
 
@@ -85,7 +84,7 @@ impl<'a> Running<'a> {
                 Ok(arrival) => {
                     let sighting = Sighting::of(&arrival, parent.as_ref(), &self.driver.images);
                     arrival.release();
-                    return Ok(sighting);
+                    return sighting.map_err(|why| anyhow!(why));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("the driver's socket is gone"),
@@ -107,7 +106,6 @@ impl<'a> Running<'a> {
             let grace = if status.success() { STRAGGLERS } else { AFTER_FAILURE };
             if since.elapsed() > grace {
                 let error = anyhow!("no probe reported; the first process ended with {status}");
-                let error = explain_size(error, &self.driver.options.values);
                 return Err(with_tail(error, &self.output));
             }
         }
@@ -134,8 +132,7 @@ impl Drop for Running<'_> {
             }
             thread::sleep(process::POLL);
         }
-        process::end_tree(self.child.id());
-        let _ = self.child.wait();
+        process::end_tree(&mut self.child, STRAGGLERS);
     }
 }
 

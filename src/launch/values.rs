@@ -45,13 +45,6 @@ impl Values {
         let list = format!("lo,c{place}{}", set.nth);
         vec![(INTEGER.into(), number.to_string().into_bytes()), (STRING.into(), list.into_bytes())]
     }
-
-    /// The longest assignment, in bytes with its final NUL: Linux allows
-    /// 131072 for one string of an exec.
-    pub fn longest(&self) -> Option<(&str, usize)> {
-        let sizes = self.given.iter().map(|(n, v)| (n.as_str(), n.len() + v.len() + 2));
-        sizes.max_by_key(|&(_, size)| size)
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub struct Evidence<'a> {
     pub latched: &'a Latched,
     /// What NCCL's last `getenv` of the name was answered.
     pub read: &'a Seen,
+    /// The name begins with `NCCL_`: only those are listed in the library.
+    pub is_nccl_name: bool,
     /// NCCL's `getenv` calls were recorded, so that one not seen was not made.
     pub witnessed: bool,
     /// Python's mapping, of this process or of its parent, has the value.
@@ -55,30 +57,28 @@ fn arrived(e: &Evidence) -> (Verdict, Option<Code>) {
 
 /// A verdict when NCCL has something else than the live value.
 fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
+    let parsed = || Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently)));
+    let too_late = || Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)));
+    match e.read {
+        // The answer that NCCL was given says more than its cache, which may
+        // hold the default and so equal the value by chance.
+        Seen::Absent => return too_late(),
+        Seen::Value(read) if read != e.expected => return too_late(),
+        _ => {}
+    }
     match e.latched {
+        // A name that NCCL was seen reading is known to it.
+        Latched::NoSuchParameter if e.read.is_known() || !e.is_nccl_name => None,
         Latched::NoSuchParameter => Some((Verdict::UnknownVariable, Some(Code::UnknownVariable))),
         Latched::Value(n) => match parse_like_nccl(e.expected) {
-            Parsed::Whole(m) if m == *n => None,
-            Parsed::Prefix(m) if m == *n => {
-                Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently)))
-            }
-            // An empty string counts as unset, an overflow as the default: in
-            // both cases the cache says nothing about the order of events.
+            // An empty string counts as unset: the cache says nothing.
             Parsed::Empty => None,
-            Parsed::Overflow => Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently))),
-            Parsed::Whole(_) | Parsed::Prefix(_) => {
-                Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)))
-            }
+            Parsed::Whole(m) if m == *n => None,
+            Parsed::Prefix(m) | Parsed::Octal(m) if m == *n => parsed(),
+            Parsed::Overflow => parsed(),
+            Parsed::Whole(_) | Parsed::Prefix(_) | Parsed::Octal(_) => too_late(),
         },
-        // Cached values are judged above; a string has only the answer that
-        // NCCL was given when it asked.
-        _ => match e.read {
-            Seen::Value(read) if read != e.expected => {
-                Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)))
-            }
-            Seen::Absent => Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched))),
-            _ => None,
-        },
+        _ => None,
     }
 }
 
@@ -87,9 +87,12 @@ fn remark(e: &Evidence) -> Option<Code> {
     match e.latched {
         Latched::NotRead => match parse_like_nccl(e.expected) {
             // Not yet, but NCCL will make something else of it.
-            Parsed::Prefix(_) | Parsed::Overflow => Some(Code::ParsedDifferently),
+            Parsed::Prefix(_) | Parsed::Octal(_) | Parsed::Overflow => {
+                Some(Code::ParsedDifferently)
+            }
             Parsed::Whole(_) | Parsed::Empty => Some(Code::NotRead),
         },
+        Latched::NoSuchParameter if !e.read.is_known() => Some(Code::NotRead),
         Latched::NotCached if e.read.is_known() => None,
         Latched::NotCached if e.witnessed => Some(Code::NotRead),
         Latched::NotCached => Some(Code::NcclNotChecked),
@@ -106,7 +109,9 @@ fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
         .value()
         .and_then(|live| e.rivals.iter().find(|(_, value)| value == live).map(|&(place, _)| place));
     match winner {
-        _ if e.exec_shadowed => (Verdict::Overwritten, Some(Code::DuplicateEntry)),
+        _ if e.exec_shadowed && e.live == e.exec => {
+            (Verdict::Overwritten, Some(Code::DuplicateEntry))
+        }
         Some(Place::Site) => (Verdict::Overwritten, Some(Code::OverwrittenBySiteFile)),
         Some(Place::Conf) => (Verdict::Overwritten, Some(Code::OverwrittenByConfFile)),
         Some(Place::Child) if delivered => {
@@ -120,6 +125,11 @@ fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
         None if is_beginning(e) => (Verdict::Overwritten, Some(Code::Overwritten)),
         None if e.in_mapping => (Verdict::MappingOnly, Some(Code::PythonMappingOnly)),
         None if e.live.value().is_some() => (Verdict::Overwritten, Some(Code::ForeignValue)),
+        // Not live, that is sure; a missing entry of a block that could not be
+        // read, or was written over, proves nothing.
+        None if e.exec_damaged || !e.exec.is_known() => {
+            (Verdict::CannotTell, Some(Code::CannotTell))
+        }
         None => (Verdict::NeverDelivered, Some(Code::NeverDelivered)),
     }
 }
@@ -137,6 +147,9 @@ pub enum Parsed {
     Empty,
     /// The whole text is a number.
     Whole(i64),
+    /// The whole text is an octal number that reads as another decimal one:
+    /// `010` is 8.
+    Octal(i64),
     /// Only a beginning is (0 when not even that): the rest is silently
     /// dropped, as in `8M`.
     Prefix(i64),
@@ -172,7 +185,11 @@ pub fn parse_like_nccl(text: &[u8]) -> Parsed {
     }
     let value = value.map_or(0, |v| if negative { -v } else { v });
     let Ok(value) = i64::try_from(value) else { return Parsed::Overflow };
-    if used == body.len() && used > 0 { Parsed::Whole(value) } else { Parsed::Prefix(value) }
+    match used == body.len() && used > 0 {
+        true if radix == 8 && value.unsigned_abs() > 7 => Parsed::Octal(value),
+        true => Parsed::Whole(value),
+        false => Parsed::Prefix(value),
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +220,7 @@ mod tests {
             judge(&Evidence {
                 place: Place::Shell,
                 witnessed: false,
+                is_nccl_name: true,
                 expected: expected.as_bytes(),
                 rivals,
                 exec: &self.exec,
@@ -254,7 +272,8 @@ mod tests {
             ("8M", Parsed::Prefix(8)),
             ("abc", Parsed::Prefix(0)),
             ("0x100", Parsed::Whole(256)),
-            ("010", Parsed::Whole(8)),
+            ("010", Parsed::Octal(8)),
+            ("007", Parsed::Whole(7)),
             ("0", Parsed::Whole(0)),
             ("0x", Parsed::Prefix(0)),
             ("089", Parsed::Prefix(0)),
@@ -282,7 +301,7 @@ mod tests {
             };
             match parse_like_nccl(text.as_bytes()) {
                 Parsed::Empty => prop_assert!(text.is_empty()),
-                Parsed::Whole(n) | Parsed::Prefix(n) => prop_assert_eq!((n, errno), (libc_value, 0)),
+                Parsed::Whole(n) | Parsed::Prefix(n) | Parsed::Octal(n) => prop_assert_eq!((n, errno), (libc_value, 0)),
                 Parsed::Overflow => prop_assert_eq!(errno, libc::ERANGE),
             }
         }

@@ -2,6 +2,7 @@
 //! started them ends, and a deadline where one is asked for.
 
 use super::pidfd::PidFd;
+use super::stat::{self, Identity, Stat};
 use super::tree::Tree;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -32,53 +33,114 @@ pub fn spawn(command: &mut Command, own_group: bool) -> io::Result<Child> {
 /// Makes the kernel send the child a signal when the thread that starts it
 /// ends, so also when this process is killed.
 pub fn die_with_parent(command: &mut Command, signal: Signal) {
-    let hook = move || nix::sys::prctl::set_pdeathsig(signal).map_err(io::Error::from);
-    // SAFETY: the hook runs between fork and exec and makes one system call;
+    let parent = Pid::this();
+    let hook = move || {
+        nix::sys::prctl::set_pdeathsig(signal)?;
+        // The parent may have died before that.
+        if Pid::parent() == parent { Ok(()) } else { Err(io::Error::from(io::ErrorKind::NotFound)) }
+    };
+    // SAFETY: the hook runs between fork and exec and makes two system calls;
     // it neither allocates nor takes a lock.
     unsafe { command.pre_exec(hook) };
 }
 
-/// Makes this process the one that orphaned descendants are handed to, so that
-/// none of them escapes. A kernel that refuses costs only that.
-pub fn adopt_orphans() {
-    // SAFETY: prctl with integer arguments only.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-}
-
 /// Reaps whatever orphan has ended. Call it only when no `Child` is waited for.
-pub fn reap_orphans() {
+fn reap_orphans() {
     // SAFETY: a null status pointer is allowed.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
 }
 
-/// Ends a child of ours and everything below it.
-pub fn end_tree(child: u32) {
-    let Ok(tree) = Tree::read() else { return };
-    kill(&tree, &tree.descendants(child.cast_signed()));
+/// Ends a child of ours and everything below it; waits up to `limit` for the
+/// child's end and says whether it came. One that is stuck in the kernel, or
+/// that became another user, may stay.
+pub fn end_tree(child: &mut Child, limit: Duration) -> bool {
+    if let Ok(tree) = Tree::read() {
+        let all = tree.descendants(child.id().cast_signed());
+        all.into_iter().filter_map(|pid| tree.get(pid)).map(Stat::identity).for_each(kill);
+    }
+    let deadline = Instant::now() + limit;
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        thread::sleep(POLL);
+    }
+    false
 }
 
-/// Ends whatever descends from this process, also what such processes start
-/// meanwhile, until nothing is left or `limit` is over. It relies on
-/// [`adopt_orphans`] and reaps: no `Child` may be waited for.
-pub fn end_descendants(limit: Duration) {
-    let deadline = Instant::now() + limit;
-    let own = std::process::id().cast_signed();
-    loop {
-        reap_orphans();
-        let Ok(tree) = Tree::read() else { return };
-        let found: Vec<i32> = tree.descendants(own).into_iter().filter(|&pid| pid != own).collect();
-        if found.is_empty() || Instant::now() > deadline {
-            return;
+/// The processes that descend from this one because it started them. Make it
+/// before anything is started.
+#[derive(Debug)]
+pub struct Descendants {
+    /// What descended from this process before: children that it inherited
+    /// through exec.
+    before: Vec<Identity>,
+}
+
+impl Descendants {
+    /// Makes this process the one that orphaned descendants are handed to, so
+    /// that none of them escapes. A kernel that refuses costs only that.
+    pub fn adopt() -> Self {
+        let own = std::process::id().cast_signed();
+        let tree = Tree::read().unwrap_or_default();
+        let before = tree.descendants(own).into_iter().filter(|&pid| pid != own);
+        let before = before.filter_map(|pid| tree.get(pid)).map(Stat::identity).collect();
+        // Nothing can be done about a refusal.
+        let _ = nix::sys::prctl::set_child_subreaper(true);
+        Self { before }
+    }
+
+    /// Those of now, parents first. As process 1 of a container every orphan
+    /// is handed to us, so there only those with `mark` in their command line.
+    pub fn now(&self, mark: &[u8]) -> Vec<Identity> {
+        let own = std::process::id().cast_signed();
+        let Ok(tree) = Tree::read() else { return Vec::new() };
+        let mut foreign = Vec::new();
+        let mut found = Vec::new();
+        for stat in tree.descendants(own).into_iter().filter_map(|pid| tree.get(pid)) {
+            if stat.pid == own {
+                continue;
+            }
+            if self.before.contains(&stat.identity()) || foreign.contains(&stat.ppid) {
+                foreign.push(stat.pid);
+            } else if own != 1 || names(stat.pid, mark) {
+                found.push(stat.identity());
+            }
         }
-        kill(&tree, &found);
-        thread::sleep(POLL);
+        found
+    }
+
+    /// Ends them, also what they start meanwhile, until nothing is left or
+    /// `limit` is over. It reaps: no `Child` may be waited for.
+    pub fn end(&self, mark: &[u8], limit: Duration) {
+        let deadline = Instant::now() + limit;
+        loop {
+            reap_orphans();
+            let found = self.now(mark);
+            if found.is_empty() || Instant::now() > deadline {
+                return;
+            }
+            found.into_iter().for_each(kill);
+            thread::sleep(POLL);
+        }
     }
 }
 
-fn kill(tree: &Tree, pids: &[i32]) {
-    for stat in pids.iter().filter_map(|&pid| tree.get(pid)) {
-        // One that is gone by now needs no signal.
-        let _ = PidFd::open(stat.identity()).and_then(|p| p.signal(Signal::SIGKILL));
+fn names(pid: i32, mark: &[u8]) -> bool {
+    let found = |word: &Vec<u8>| memchr::memmem::find(word, mark).is_some();
+    stat::cmdline(pid).is_ok_and(|words| words.iter().any(found))
+}
+
+/// A process that is gone by now needs no signal, and one that became another
+/// user cannot get one.
+fn kill(identity: Identity) {
+    let sent = PidFd::open(identity).and_then(|process| process.signal(Signal::SIGKILL));
+    // Kernels before 5.3 and some container profiles have no pidfd.
+    let no_pidfd = |error: &io::Error| {
+        matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) && identity.exists()
+    };
+    if sent.is_err_and(|error| no_pidfd(&error)) {
+        let _ = nix::sys::signal::kill(Pid::from_raw(identity.pid), Signal::SIGKILL);
     }
 }
 

@@ -1,7 +1,7 @@
 //! CSV: one row an observation, one row a path without any.
 
 use crate::model::{EnvCheck, Latched, Observation, PathResult, Seen};
-use crate::render::escape::value;
+use crate::render::escape::{escape, value};
 use anyhow::Result;
 use std::io::Write;
 
@@ -38,7 +38,7 @@ fn row(path: &PathResult, observation: Option<&Observation>) -> [String; 14] {
         path.id.clone(),
         path.family.to_string(),
         path.status.to_string(),
-        path.reason.clone().unwrap_or_default(),
+        path.reason.as_deref().map(escape).unwrap_or_default(),
         observation.map(|o| o.process.to_string()).unwrap_or_default(),
         observation.map(|o| o.variable.clone()).unwrap_or_default(),
         observation.map(|o| o.set_in.to_string()).unwrap_or_default(),
@@ -59,6 +59,6 @@ pub fn latched(latched: &Latched) -> String {
         Latched::NotRead => "(not read)".into(),
         Latched::NoSuchParameter => "(no such parameter)".into(),
         Latched::NotCached => "(not cached)".into(),
-        Latched::Unreadable(why) => format!("(unreadable: {why})"),
+        Latched::Unreadable(why) => format!("(unreadable: {})", escape(&why.0)),
     }
 }

@@ -55,24 +55,28 @@ impl Mark {
         }
     }
 
-    /// N: the cache of an integer, the last answer for a string.
+    /// N: what NCCL's `getenv` was answered, and for an integer what it made of
+    /// that.
     fn of_nccl(o: &Observation) -> Self {
-        match &o.latched {
-            Latched::Value(n) if o.expected.value() == Some(n.to_string().as_bytes()) => Self::Yes,
-            Latched::Value(_) => match o.verdict {
-                // Written in another base, or with a sign or blanks.
-                Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
-                Verdict::NeverDelivered | Verdict::MappingOnly => Self::No,
-                _ if o.live.value().is_none() => Self::No,
-                _ => Self::Other,
-            },
-            Latched::NotRead => Self::Unread,
-            Latched::NoSuchParameter => Self::NoNcclValue,
-            Latched::NotCached => match &o.read {
-                Seen::Unreadable(_) => Self::Unread,
-                read => Self::of(read, &o.expected),
-            },
-            Latched::Unreadable(_) => Self::Unknown,
+        let read = Self::of(&o.read, &o.expected);
+        match (&o.latched, read) {
+            (_, Self::No | Self::Other) => read,
+            (Latched::Value(_), _) if o.verdict == Verdict::ParsedDifferently => Self::Other,
+            (_, Self::Yes) => Self::Yes,
+            (Latched::Value(n), _) => Self::of_number(*n, o),
+            (Latched::NotRead | Latched::NotCached, _) => Self::Unread,
+            (Latched::NoSuchParameter, _) => Self::NoNcclValue,
+            (Latched::Unreadable(_), _) => Self::Unknown,
+        }
+    }
+
+    /// Without a record of the read only the number is left.
+    fn of_number(latched: i64, o: &Observation) -> Self {
+        let written = |v: &[u8]| v == latched.to_string().as_bytes();
+        match o.verdict {
+            Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
+            _ if o.expected.value().is_some_and(written) => Self::Yes,
+            _ => Self::Other,
         }
     }
 }

@@ -56,6 +56,11 @@ impl ImageCache {
         Self { also, ..Self::default() }
     }
 
+    /// Whether this is the library that the cache was made [`with`](Self::with).
+    pub fn was_asked_for(&self, loaded: &Loaded) -> bool {
+        self.also.as_ref() == Some(&loaded.path)
+    }
+
     fn is_candidate(&self, mapping: &Mapping) -> bool {
         mapping.is_file() && (is_named_nccl(mapping) || self.also == Some(path(mapping)))
     }
