@@ -114,7 +114,9 @@ pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> 
         };
         let Some(base) = base else { continue };
         let path = path(mapping);
-        if !found.iter().any(|other| other.base == base && other.path == path) {
+        // Without its file the code mappings of one library give several bases.
+        let known = |other: &Loaded| other.base == base || image.is_err();
+        if !found.iter().any(|other| other.path == path && known(other)) {
             found.push(Loaded { path, deleted: mapping.deleted, image, base });
         }
     }
