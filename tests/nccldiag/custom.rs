@@ -191,7 +191,9 @@ fn tmux_delivers_only_what_its_server_has() {
     let frozen = finish(&mut launcher(&sandbox, &frozen)).exits(0).result();
     tmux(&["kill-server"]).exits(0);
     expect(&frozen, &[LOST]);
-    let fresh = ["tmux", "-f", "/dev/null", "-S", server, "new-session", "-d", "{probe}"];
+    // Not the same socket: the first server may not have left it yet.
+    let second = format!("{server}2");
+    let fresh = ["tmux", "-f", "/dev/null", "-S", &second, "new-session", "-d", "{probe}"];
     let fresh = finish(&mut launcher(&sandbox, &fresh)).exits(0).result();
     expect(&fresh, &[DELIVERED]);
     sandbox.wait_until_empty();
