@@ -28,7 +28,7 @@ impl Formatter for Harmless {
     ) -> io::Result<()> {
         let mut rest = text;
         while let Some((at, c)) = rest.char_indices().find(|(_, c)| drives_a_terminal(*c)) {
-            to.write_all(rest[..at].as_bytes())?;
+            to.write_all(&rest.as_bytes()[..at])?;
             // All of them are in the basic plane: one unit each.
             write!(to, "\\u{:04x}", u32::from(c))?;
             rest = &rest[at + c.len_utf8()..];
