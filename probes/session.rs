@@ -25,7 +25,7 @@ pub struct Session {
 pub struct Called {
     /// The record of its reads.
     witness: Option<Witness>,
-    /// Fields about the call: `version`, `result`, `error`.
+    /// Fields about the call: `version`, `error`.
     pub outcome: Fields,
 }
 
@@ -68,7 +68,6 @@ impl Session {
         let mut message = Fields::default();
         message.push("role", "probe");
         message.push("launch", self.spec.first("launch").unwrap_or_default());
-        message.push("pid", std::process::id().to_string());
         if let Some(called) = &self.nccl {
             message.extend(&called.fields());
         }
@@ -109,12 +108,16 @@ pub fn call_nccl(spec: &Fields) -> Option<Called> {
         Ok(library) => {
             // SAFETY: the library is never closed, and nothing has called it yet.
             match unsafe { witness::install(library.handle(), substitutes(spec)) } {
-                Ok(witness) => called.witness = Some(witness),
+                Ok(witness) => {
+                    called.witness = Some(witness);
+                    record_call(&library, &mut called.outcome);
+                }
+                // Without it NCCL could listen on a real interface and take
+                // the user's own conf file: better not to call it.
                 Err(error) => {
-                    called.outcome.push("unwitnessed", error.to_string());
+                    called.outcome.push("error", error.to_string());
                 }
             }
-            record_call(&library, &mut called.outcome);
         }
     }
     Some(called)

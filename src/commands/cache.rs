@@ -8,7 +8,6 @@ use crate::nccl::wheel::Wheel;
 use crate::render::rows::{self, Listed};
 use anyhow::Result;
 use serde::Serialize;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// One fetched library.
@@ -67,22 +66,23 @@ fn clean(cache: &Cache, versions: &[String]) -> Result<()> {
         .collect::<Result<_, _>>()?;
     let which: Vec<Option<&Wheel>> =
         if wheels.is_empty() { vec![None] } else { wheels.iter().map(Some).collect() };
-    let mut out = std::io::stdout().lock();
-    for wheel in which {
-        let cleaned = cache.clean(wheel)?;
-        for removed in &cleaned.removed {
-            writeln!(out, "removed NCCL {}", removed.spelling())?;
-        }
-        for kept in &cleaned.in_use {
-            writeln!(out, "kept NCCL {}: another run uses it", kept.spelling())?;
-        }
-        let nothing = cleaned.removed.is_empty() && cleaned.in_use.is_empty();
-        match wheel {
-            Some(wheel) if nothing => {
-                writeln!(out, "NCCL {} is not in the cache", wheel.spelling())?
+    output::to_stdout(|to, _| {
+        for wheel in which {
+            let cleaned = cache.clean(wheel)?;
+            for removed in &cleaned.removed {
+                writeln!(to, "removed NCCL {}", removed.spelling())?;
             }
-            _ => writeln!(out, "{} MiB freed", cleaned.freed >> 20)?,
+            for kept in &cleaned.in_use {
+                writeln!(to, "kept NCCL {}: another run uses it", kept.spelling())?;
+            }
+            let nothing = cleaned.removed.is_empty() && cleaned.in_use.is_empty();
+            match wheel {
+                Some(wheel) if nothing => {
+                    writeln!(to, "NCCL {} is not in the cache", wheel.spelling())?;
+                }
+                _ => writeln!(to, "{} MiB freed", cleaned.freed >> 20)?,
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }

@@ -1,9 +1,11 @@
 //! Ctrl-C and SIGTERM: the first asks a command to end well, with what it has
 //! so far; a second one ends it at once.
 
+use crate::process;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -20,6 +22,10 @@ pub struct Interrupted {
 pub fn watch() -> Result<Interrupted> {
     let interrupted = Interrupted { flag: Arc::default(), signal: Arc::default() };
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // nohup and background jobs of a shell have it ignored: let it be.
+        if process::is_ignored(signal) {
+            continue;
+        }
         let code = signal.unsigned_abs() as usize;
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&interrupted.flag))
             .and_then(|_| flag::register_usize(signal, Arc::clone(&interrupted.signal), code))
@@ -38,5 +44,10 @@ impl Interrupted {
     /// The signal's number, when one came.
     pub fn signal(&self) -> Option<u8> {
         u8::try_from(self.signal.load(Ordering::Relaxed)).ok().filter(|&n| n > 0)
+    }
+
+    /// 128 plus the signal, as shells have it.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(128 + self.signal().unwrap_or_default())
     }
 }

@@ -21,14 +21,30 @@ pub fn write(
             render(&mut to, Look { terminal: false, colour: false, width: 80 })?;
             to.flush().with_context(|| format!("write {}", path.display()))
         }
-        None => {
-            let stdout = io::stdout();
-            let look = look(stdout.is_terminal());
-            let mut to = BufWriter::new(stdout.lock());
-            render(&mut to, look)?;
-            Ok(to.flush()?)
-        }
+        None => to_stdout(render),
     }
+}
+
+/// Calls `render` with stdout. A reader that has seen enough is no error.
+///
+/// # Errors
+/// Stdout cannot be written, or `render` fails.
+pub fn to_stdout(render: impl FnOnce(&mut dyn Write, Look) -> Result<()>) -> Result<()> {
+    let stdout = io::stdout();
+    let look = look(stdout.is_terminal());
+    let mut to = BufWriter::new(stdout.lock());
+    match render(&mut to, look).and_then(|()| Ok(to.flush()?)) {
+        Err(error) if is_broken_pipe(&error) => Ok(()),
+        other => other,
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let pipes = |io: &io::Error| io.kind() == io::ErrorKind::BrokenPipe;
+    let csv = |csv: &csv::Error| matches!(csv.kind(), csv::ErrorKind::Io(io) if pipes(io));
+    error.chain().any(|cause| {
+        cause.downcast_ref().is_some_and(pipes) || cause.downcast_ref().is_some_and(csv)
+    })
 }
 
 fn look(terminal: bool) -> Look {

@@ -82,7 +82,9 @@ impl Custom {
         let name = number.to_string();
         let token = format!("{:08x}{number}", fresh_number());
         let mut spec = driver.spec(&name, true);
-        spec.push("token", &token).push("folder", folder.as_os_str().as_bytes());
+        spec.push("token", &token)
+            .push("folder", folder.as_os_str().as_bytes())
+            .push("limit", driver.options.limit.as_secs_f64().to_string());
         let names = driver.options.values.names();
         let probe = mark::Probe { exe: &driver.exe, spec: &spec, token: &token, names };
         let argv = mark::replace(&self.argv, &probe)?;

@@ -41,7 +41,7 @@ pub struct Driver<'a> {
     pub(super) exe: PathBuf,
     pub(super) images: ImageCache,
     pub(super) descendants: Descendants,
-    stop: &'a AtomicBool,
+    pub(super) stop: &'a AtomicBool,
     next: AtomicUsize,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Driver<'a> {
         let skips: Vec<Option<String>> = paths.iter().map(|p| self.why_not(p)).collect();
         let mut jobs: Vec<(usize, &'static [Set])> = Vec::new();
         for (i, path) in paths.iter().enumerate().filter(|(i, _)| skips[*i].is_none()) {
-            jobs.extend(path.launches.iter().map(|&launch| (i, launch)));
+            jobs.extend(self.launches(path).map(|launch| (i, launch)));
         }
         let mut order: Vec<usize> = (0..jobs.len()).collect();
         // The slow ones first, so that none is left over at the end.
@@ -159,8 +159,18 @@ impl<'a> Driver<'a> {
         results
     }
 
+    /// The launches of a path that say something about the values of this run.
+    fn launches(&self, path: &LaunchPath) -> impl Iterator<Item = &'static [Set]> {
+        let apart = self.options.values.tell_places_apart();
+        path.launches.iter().copied().filter(move |launch| apart || launch.len() == 1)
+    }
+
     /// The reason why a path cannot be tried on this machine.
     fn why_not(&self, path: &LaunchPath) -> Option<String> {
+        if self.launches(path).next().is_none() {
+            let text = "it compares places, and with -e all places set the same value";
+            return Some(text.into());
+        }
         path.needs.iter().find_map(|need| match (need, &self.options.python) {
             (Need::Tool(name), _) => {
                 find_tool(name).is_none().then(|| format!("there is no {name} in PATH"))

@@ -9,13 +9,15 @@ mod custom;
 mod driver;
 mod exec;
 mod failure;
+pub mod far;
 mod findings;
 mod folder;
-pub(crate) mod frame;
+mod frame;
 mod hub;
 mod mark;
-pub(crate) mod observe;
+mod observe;
 mod python;
+mod remarks;
 mod running;
 mod shell;
 mod site;
@@ -23,15 +25,17 @@ mod values;
 mod verdict;
 
 pub use custom::Custom;
-pub use driver::{Driver, Options, find_tool};
+pub use driver::{Driver, Options};
 pub use findings::{Context, findings};
 pub use folder::{RunFolder, remove_dead_runs};
 pub use python::Python;
+pub use remarks::remarks;
 pub use values::Values;
 
 use crate::model::{Family, Place};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// One place where the watched variables are set. `nth` tells two settings of
@@ -106,6 +110,8 @@ pub struct Stage<'a> {
     pub launch: &'a [Set],
     /// The longest that a preparing step may take.
     pub limit: Duration,
+    /// Becomes true when the run is to end.
+    pub stop: &'a AtomicBool,
 }
 
 /// How to start the first process of a launch.

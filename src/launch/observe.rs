@@ -165,9 +165,6 @@ impl Sighting {
 
 impl Reads {
     fn from(told: &Fields) -> Self {
-        if let Some(why) = told.text("unwitnessed") {
-            return Self::Unwitnessed(Unreadable::new(why));
-        }
         if told.first("version").is_none() {
             return Self::Unwitnessed(Unreadable::new("NCCL was not called"));
         }

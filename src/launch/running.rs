@@ -56,6 +56,7 @@ impl<'a> Running<'a> {
             values: &driver.options.values,
             launch,
             limit: driver.options.limit,
+            stop: driver.stop,
         };
         let top = (path.start)(&stage)?;
         let name = number.to_string();

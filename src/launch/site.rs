@@ -191,7 +191,7 @@ fn user_customize(stage: &Stage) -> Result<Top> {
 fn in_venv(stage: &Stage, name: &str, flag: Option<&str>) -> Result<Top> {
     let venv = stage.folder.join("venv");
     let words = ["-m".as_ref(), "venv".as_ref(), "--without-pip".as_ref(), venv.as_os_str()];
-    stage.python()?.run(&words, stage.limit)?;
+    stage.python()?.run(&words, stage.limit, stage.stop)?;
     write_site_file(stage, SITE, &site_packages(&venv)?, name)?;
     let mut line = stage.python_line("self")?.to_vec();
     line[0] = venv.join("bin/python").into();

@@ -26,6 +26,12 @@ impl Values {
         Self { given }
     }
 
+    /// Whether a row of a process in which several places were set shows who
+    /// won: not when all of them set the user's one value.
+    pub fn tell_places_apart(&self) -> bool {
+        self.given.is_empty()
+    }
+
     /// The watched names.
     pub fn names(&self) -> Vec<&str> {
         if self.given.is_empty() {

@@ -135,6 +135,13 @@ pub struct Finding {
     pub places: Vec<String>,
 }
 
+impl Finding {
+    /// A finding with the severity of its code.
+    pub fn new(code: Code, message: String, fix: &str, places: Vec<String>) -> Self {
+        Self { code, severity: code.severity(), message, fix: fix.into(), places }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,7 +45,7 @@ pub(super) fn package_directories(python: &Path) -> io::Result<Vec<PathBuf>> {
     let mut command = Command::new(python);
     // `-c` imports from the working directory first.
     command.args(["-c", QUESTION]).current_dir("/");
-    Ok(directories(&process::output(&mut command, DEADLINE)?.stdout))
+    Ok(directories(&process::output(&mut command, DEADLINE, &process::NEVER)?.stdout))
 }
 
 fn directories(answer: &[u8]) -> Vec<PathBuf> {

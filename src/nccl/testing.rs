@@ -28,7 +28,7 @@ pub(super) fn libraries() -> Vec<Entry> {
     if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
         for name in ALL {
             let wheel = name.parse().expect("the list is well-formed");
-            wheel::fetch(&wheel, &cache, None, &mut progress::on_stderr()).expect("pip works");
+            wheel::fetch(&wheel, &cache, None, &mut progress::silent).expect("pip works");
         }
     }
     let entries = cache.list().expect("the cache can be read");

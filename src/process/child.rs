@@ -9,9 +9,13 @@ use nix::unistd::Pid;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// For `output` where nothing interrupts.
+pub static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// How often a child is asked whether it has ended.
 pub const POLL: Duration = Duration::from_millis(2);
@@ -48,6 +52,15 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) {
 fn reap_orphans() {
     // SAFETY: a null status pointer is allowed.
     while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
+/// Whether this process ignores a signal, as after `nohup`.
+pub fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    let bit = u32::try_from(signal - 1).ok().and_then(|shift| 1u64.checked_shl(shift));
+    mask.zip(bit).is_some_and(|(mask, bit)| mask & bit != 0)
 }
 
 /// Ends a child of ours and everything below it; waits up to `limit` for the
@@ -144,17 +157,21 @@ fn kill(identity: Identity) {
     }
 }
 
-/// Waits for the end, or kills the child when `deadline` has passed; `None`
-/// then.
+/// Waits for the end, or kills the child when `deadline` has passed or `stop`
+/// is set; `None` then.
 ///
 /// # Errors
 /// The child cannot be waited for.
-pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+fn wait_until(
+    child: &mut Child,
+    deadline: Instant,
+    stop: &AtomicBool,
+) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if Instant::now() >= deadline {
+        if Instant::now() >= deadline || stop.load(Ordering::Relaxed) {
             child.kill()?;
             child.wait()?;
             return Ok(None);
@@ -164,12 +181,12 @@ pub fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<Exi
 }
 
 /// Runs a command to its end, without input, and collects what it prints (at
-/// most 16 MiB a stream).
+/// most 16 MiB a stream). It is cut short when `stop` becomes true.
 ///
 /// # Errors
 /// It cannot be started, or its output had not ended in time (a process in the
 /// background may hold it open); then it was killed.
-pub fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
+pub fn output(command: &mut Command, limit: Duration, stop: &AtomicBool) -> io::Result<Output> {
     let deadline = Instant::now() + limit;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = spawn(command, true)?;
@@ -180,10 +197,13 @@ pub fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
         // Whoever still holds the output is in the child's group; if nobody
         // is, there is no such group.
         let _ = killpg(group, Signal::SIGKILL);
-        let text = format!("it had not ended after {} s", limit.as_secs());
+        if stop.load(Ordering::Relaxed) {
+            return io::Error::other("interrupted");
+        }
+        let text = format!("it had not ended after {} s", limit.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, text)
     };
-    let status = wait_until(&mut child, deadline)?.ok_or_else(too_late)?;
+    let status = wait_until(&mut child, deadline, stop)?.ok_or_else(too_late)?;
     let bytes = |from: Option<Receiver<Vec<u8>>>| {
         let left = deadline.saturating_duration_since(Instant::now());
         from.map_or_else(|| Ok(Vec::new()), |f| f.recv_timeout(left).map_err(|_| too_late()))
@@ -211,7 +231,7 @@ mod tests {
     fn output_gives_both_streams() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo a; echo b >&2; exit 3"]);
-        let output = output(&mut command, Duration::from_secs(20)).expect("sh starts");
+        let output = output(&mut command, Duration::from_secs(20), &NEVER).expect("sh starts");
         assert_eq!((output.stdout, output.stderr), (b"a\n".to_vec(), b"b\n".to_vec()));
         assert_eq!(output.status.code(), Some(3));
     }
@@ -220,7 +240,7 @@ mod tests {
     fn a_grandchild_that_holds_the_output_does_not_hold_us() {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 600 & echo started"]);
-        let error = output(&mut command, Duration::from_millis(200)).expect_err("no end");
+        let error = output(&mut command, Duration::from_millis(200), &NEVER).expect_err("no end");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -228,7 +248,7 @@ mod tests {
     fn a_child_that_hangs_is_killed() {
         let mut command = Command::new("sleep");
         command.arg("600");
-        let error = output(&mut command, Duration::from_millis(50)).expect_err("it hangs");
+        let error = output(&mut command, Duration::from_millis(50), &NEVER).expect_err("it hangs");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

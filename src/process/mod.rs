@@ -20,7 +20,7 @@ pub mod stat;
 pub mod symtab;
 pub mod tree;
 
-pub use child::{Descendants, POLL, die_with_parent, end_tree, output, spawn, wait_until};
+pub use child::{Descendants, NEVER, POLL, die_with_parent, end_tree, is_ignored, output, spawn};
 pub use environ::{EnvBlock, exec_block};
 pub use live::live_environ;
 

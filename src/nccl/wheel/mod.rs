@@ -12,8 +12,10 @@ use super::cache::{Cache, CacheError, Entry, LIBRARY, Lease};
 use super::progress::{Event, Progress};
 use std::cmp::Ordering;
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The CUDA major version that a wheel is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,6 +151,9 @@ pub enum WheelError {
     /// The cache could not be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// The caller asked to stop.
+    #[error("interrupted while another run fetched NCCL {0}")]
+    Interrupted(String),
 }
 
 /// The library of `wheel`: from the cache, else fetched through `python`
@@ -176,28 +181,47 @@ fn fetch_into_cache(
     python: Option<&Path>,
     progress: &mut Progress<'_>,
 ) -> Result<(), WheelError> {
-    let mut waiting = || {
-        progress(Event::Note(&format!(
-            "another run is fetching NCCL {}; waiting for it",
-            wheel.spelling()
-        )));
+    let lock = match cache.try_lock(wheel)? {
+        Some(lock) => lock,
+        None => {
+            let text = format!("another run is fetching NCCL {}; waiting for it", wheel.spelling());
+            let _ = progress(Event::Note(&text)); // the wait asks again soon
+            wait_for_lock(wheel, cache, progress)?
+        }
     };
-    let _lock = cache.lock(wheel, &mut waiting)?;
     if cache.list()?.iter().any(|entry| entry.wheel == *wheel) {
         return Ok(()); // the run that held the lock before us did it
     }
-    progress(Event::Note(&format!(
-        "fetching {} with pip (about 350 MB) into {}",
-        wheel.requirement(),
-        cache.root().display()
-    )));
+    cache.remove_abandoned(wheel)?;
+    let root = cache.root().display();
+    let text = format!("fetching {} with pip (about 350 MB) into {root}", wheel.requirement());
+    let _ = progress(Event::Note(&text)); // the download asks again soon
     let partial = cache.partial(wheel)?;
     let file = pip::download(wheel, partial.path(), python, progress)?;
     let finished = partial.path().join("entry");
     unpack::library(&file, &finished, LIBRARY, progress)?;
     let entry = cache.publish(wheel, &finished)?;
-    progress(Event::Note(&format!("NCCL {} is now in {}", wheel.spelling(), entry.path.display())));
+    drop(lock);
+    let text = format!("NCCL {} is now in {}", wheel.spelling(), entry.path.display());
+    let _ = progress(Event::Note(&text)); // it is done: nothing left to stop
     Ok(())
+}
+
+/// The lock once another run has given it back.
+fn wait_for_lock(
+    wheel: &Wheel,
+    cache: &Cache,
+    progress: &mut Progress<'_>,
+) -> Result<File, WheelError> {
+    loop {
+        if progress(Event::Waiting).is_break() {
+            return Err(WheelError::Interrupted(wheel.spelling()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        if let Some(lock) = cache.try_lock(wheel)? {
+            return Ok(lock);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 //! code that reads any process, and reports over the socket when that can be
 //! reached, else as lines on stdout and in a file.
 
-use super::session::{Session, call_nccl};
-use super::wire::Fields;
-use crate::launch::{frame, observe};
+use super::{frame, observe};
 use crate::model::Unreadable;
 use crate::nccl::xray::ImageCache;
+use crate::probes::session::{Session, call_nccl};
+use crate::probes::wire::Fields;
 use crate::process::{self, EnvBlock};
 use anyhow::{Context, Result};
 use std::io::Write;
+use std::time::Duration;
 
 /// Runs the probe whose specification is written in hexadecimal digits.
 ///
@@ -26,8 +27,22 @@ pub fn probe(hex: &[u8]) -> Result<()> {
             session.wait();
             Ok(())
         }
-        Err(_) => tell(&spec),
+        Err(_) => {
+            end_in_time(&spec);
+            tell(&spec)
+        }
     }
+}
+
+/// Without a socket nobody ends this process when NCCL hangs.
+fn end_in_time(spec: &Fields) {
+    let limit = spec.text("limit").and_then(|seconds| seconds.parse().ok());
+    let limit = Duration::try_from_secs_f64(limit.unwrap_or(20.0)).unwrap_or(Duration::MAX);
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("nccldiag: the probe had not ended after {} s", limit.as_secs_f64());
+        std::process::exit(4);
+    });
 }
 
 /// Says everything in text. NCCL logs to stdout as well; the lines are framed.
