@@ -1,6 +1,6 @@
 //! `nccldiag cache list|clean`: the libraries that `--nccl pip:` fetched.
 
-use super::output;
+use super::output::{self, Destination};
 use crate::cli::{Cache as Options, CacheAction};
 use crate::exit::{Exit, UsageError};
 use crate::nccl::cache::{Cache, Entry};
@@ -43,7 +43,8 @@ pub fn run(options: Options) -> Result<ExitCode> {
     match options.action {
         CacheAction::List { output } => {
             let list: Vec<CachedLibrary> = cache.list()?.iter().map(library).collect();
-            output::write(&output, |to, _| rows::write(&list, output.format, to))?;
+            let to = Destination::open(&output)?;
+            to.write(|to, _| rows::write(&list, output.format, to))?;
         }
         CacheAction::Clean { versions } => clean(&cache, &versions)?,
     }

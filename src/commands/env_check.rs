@@ -4,7 +4,7 @@
 
 use super::asked::Asked;
 use super::interrupt::{self, Interrupted};
-use super::output;
+use super::output::Destination;
 use super::progress::{self, Steps, say};
 use crate::cli::{EnvCheck as Arguments, Format};
 use crate::exit::Exit;
@@ -32,8 +32,9 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     if arguments.list {
         return list(&arguments, &asked.paths);
     }
+    let to = Destination::open(&arguments.output)?;
     let interrupted = interrupt::watch()?;
-    match check(&arguments, asked, &interrupted) {
+    match check(&arguments, asked, &interrupted, to) {
         // Whatever went wrong, that is why.
         Err(error) if interrupted.signal().is_some() => {
             say(&format!("nccldiag: {error:#}"));
@@ -43,25 +44,23 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-fn check(arguments: &Arguments, asked: Asked, interrupted: &Interrupted) -> Result<ExitCode> {
+fn check(
+    arguments: &Arguments,
+    asked: Asked,
+    interrupted: &Interrupted,
+    to: Destination,
+) -> Result<ExitCode> {
     let mut remarks = remarks();
     let found = library(arguments, &asked.nccl, interrupted, &mut remarks)?;
     let python = Python::needed(&arguments.python, &asked.paths, asked.limit, interrupted.flag());
     let options = Options {
         library: found.as_ref().map(|f| f.path.clone()),
         python,
-        values: asked.values,
+        values: asked.values.clone(),
         limit: asked.limit,
         jobs: arguments.jobs.map_or_else(default_jobs, NonZero::get),
     };
-    remove_dead_runs();
-    let folder = RunFolder::create()?;
-    folder.notes.iter().for_each(|note| say(note));
-    let driver = Driver::new(&options, &folder, interrupted.flag())?;
-    let steps = Steps::new("launches");
-    let mut paths = driver.run(&asked.paths, &|total| steps.done_one_of(total));
-    steps.clear();
-    paths.extend(asked.custom.map(|custom| custom.run(&driver)));
+    let paths = observe(&options, &asked, interrupted)?;
     let context = FindingContext { image: found.as_ref().map(|f| &f.image), paths: &asked.paths };
     let mut findings = findings(&paths, &context);
     findings.extend(remarks);
@@ -70,13 +69,25 @@ fn check(arguments: &Arguments, asked: Asked, interrupted: &Interrupted) -> Resu
     let code = match () {
         () if interrupted.signal().is_some() => interrupted.exit_code(),
         () if asked.fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),
-        () if all_failed(&result.paths) => Exit::CouldNotRun.into(),
+        () if nothing_seen(&result.paths) => Exit::CouldNotRun.into(),
         () => Exit::Ran.into(),
     };
-    output::write(&arguments.output, |to, look| {
-        render(&result, arguments.output.format, look, to)
-    })?;
+    interrupted.stop_watching();
+    to.write(|to, look| render(&result, arguments.output.format, look, to))?;
     Ok(code)
+}
+
+/// Tries all paths; when it returns, nothing of them is left.
+fn observe(options: &Options, asked: &Asked, interrupted: &Interrupted) -> Result<Vec<PathResult>> {
+    remove_dead_runs();
+    let folder = RunFolder::create()?;
+    folder.notes.iter().for_each(|note| say(note));
+    let driver = Driver::new(options, &folder, interrupted.flag())?;
+    let steps = Steps::new("launches");
+    let mut paths = driver.run(&asked.paths, &|total| steps.done_one_of(total));
+    steps.clear();
+    paths.extend(asked.custom.as_ref().map(|custom| custom.run(&driver)));
+    Ok(paths)
 }
 
 fn render(result: &EnvCheck, format: Format, look: Look, to: &mut dyn Write) -> Result<()> {
@@ -88,10 +99,9 @@ fn render(result: &EnvCheck, format: Format, look: Look, to: &mut dyn Write) -> 
     }
 }
 
-/// Nothing was observed though something was tried.
-fn all_failed(paths: &[PathResult]) -> bool {
-    let has = |status: Status| paths.iter().any(|p| p.status == status);
-    has(Status::Failed) && !has(Status::Ran)
+/// Every path was skipped, or failed without an observation.
+fn nothing_seen(paths: &[PathResult]) -> bool {
+    paths.iter().all(|p| p.status != Status::Ran && p.observations.is_empty())
 }
 
 /// One line of `--list`.
@@ -115,7 +125,8 @@ impl Listed for ListedPath {
 fn list(arguments: &Arguments, paths: &[&'static LaunchPath]) -> Result<ExitCode> {
     let list: Vec<ListedPath> =
         paths.iter().map(|p| ListedPath { id: p.id, family: p.family, about: p.about }).collect();
-    output::write(&arguments.output, |to, _| rows::write(&list, arguments.output.format, to))?;
+    let to = Destination::open(&arguments.output)?;
+    to.write(|to, _| rows::write(&list, arguments.output.format, to))?;
     Ok(Exit::Ran.into())
 }
 

@@ -4,10 +4,11 @@
 //! and reports over the socket, a file or its output, whichever gets through.
 
 use super::driver::{Interrupted, add_sighting};
-use super::failure::with_tail;
+use super::failure::with_words;
 use super::hub::Arrival;
 use super::observe::Sighting;
 use super::running::STRAGGLERS;
+use super::transcript::Transcript;
 use super::{Driver, SHELL, Set, frame, mark};
 use crate::model::{Family, PathResult, Status};
 use crate::probes::wire::Fields;
@@ -25,8 +26,10 @@ use std::time::{Duration, Instant};
 /// The id of the row that it gets.
 const ID: &str = "custom";
 const LAUNCH: &[Set] = &[SHELL];
-/// The most output of a launcher that is searched for reports, in bytes.
-const MAX_OUTPUT: u64 = 64 << 20;
+/// The most bytes of one report's file that are read.
+const MAX_REPORT: u64 = 16 << 20;
+/// How long a launcher's output may take to arrive after its end.
+const SETTLE: Duration = Duration::from_millis(200);
 
 /// The user's command line.
 pub struct Custom {
@@ -89,10 +92,9 @@ impl Custom {
         let probe = mark::Probe { exe: &driver.exe, spec: &spec, token: &token, names };
         let argv = mark::replace(&self.argv, &probe)?;
         let arrivals = driver.hub.expect(&name);
-        let files = Files { output: folder.join("output"), errors: folder.join("errors"), folder };
-        let child = start(driver, &argv, &files)?;
+        let (child, told) = start(driver, &argv, folder)?;
         let mut watch =
-            Watch { driver, child, files, token, status: None, sightings: Vec::new(), lost: None };
+            Watch { driver, child, told, token, status: None, sightings: Vec::new(), lost: None };
         watch.wait(&arrivals)?;
         driver.hub.forget(&name);
         watch.finish()
@@ -100,17 +102,18 @@ impl Custom {
 }
 
 /// Where a launcher's probes may report besides the socket.
-struct Files {
+struct Told {
+    /// Where a probe may leave a file.
     folder: PathBuf,
-    output: PathBuf,
-    errors: PathBuf,
+    output: Transcript,
+    errors: Transcript,
 }
 
 /// A running launcher and what was seen of its probes.
 struct Watch<'a> {
     driver: &'a Driver<'a>,
     child: Child,
-    files: Files,
+    told: Told,
     token: String,
     status: Option<ExitStatus>,
     sightings: Vec<Sighting>,
@@ -155,14 +158,19 @@ impl Watch<'_> {
     fn is_over(&self) -> Result<bool> {
         let Some(status) = self.status else { return Ok(false) };
         let alive = !self.driver.descendants.now(self.driver.folder.mark()).is_empty();
+        if alive {
+            return Ok(false);
+        }
+        self.told.output.settle(SETTLE);
         let told = !self.sightings.is_empty() || !self.reports()?.is_empty();
-        Ok(!alive && (told || !status.success()))
+        Ok(told || !status.success())
     }
 
     /// Ends the launcher when it still runs; everything that was seen or told,
     /// and a reason when that may not be all.
     fn finish(mut self) -> Result<(Vec<Sighting>, Option<String>)> {
         let ended = self.status.is_some() || process::end_tree(&mut self.child, STRAGGLERS);
+        self.told.output.settle(SETTLE);
         let told = self.reports()?;
         self.sightings.extend(told.iter().map(Sighting::told));
         let mut problem = self.problem();
@@ -176,8 +184,9 @@ impl Watch<'_> {
                 return Err(Interrupted("interrupted while it ran").into());
             }
             let error = anyhow!(problem.unwrap_or_else(|| "no probe reported".into()));
-            let error = with_tail(error, &self.files.output);
-            return Err(with_tail(error, &self.files.errors));
+            self.told.errors.settle(SETTLE);
+            let words = self.told.errors.last_words().or_else(|| self.told.output.last_words());
+            return Err(with_words(error, words));
         }
         Ok((self.sightings, problem))
     }
@@ -202,20 +211,17 @@ impl Watch<'_> {
 
     /// Reports that came as files or in the launcher's output, each once.
     fn reports(&self) -> Result<Vec<Fields>> {
-        let folder = &self.files.folder;
-        let mut files: Vec<PathBuf> = fs::read_dir(folder)
-            .with_context(|| format!("list {}", folder.display()))?
-            .flatten()
-            .map(|e| e.path())
-            .filter(|p| p.extension() == Some(OsStr::new("report")))
-            .collect();
-        files.sort();
-        files.push(self.files.output.clone());
-        let mut text = Vec::new();
-        for file in files {
-            let opened = File::open(&file).with_context(|| format!("open {}", file.display()))?;
-            opened.take(MAX_OUTPUT).read_to_end(&mut text).context("read a report")?;
-            text.push(b'\n');
+        let folder = &self.told.folder;
+        let listed = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+        let mut text = self.told.output.frames();
+        for entry in listed.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_file())) {
+            let path = entry.path();
+            if path.extension() == Some(OsStr::new("report")) {
+                let opened =
+                    File::open(&path).with_context(|| format!("open {}", path.display()))?;
+                opened.take(MAX_REPORT).read_to_end(&mut text).context("read a report")?;
+                text.push(b'\n');
+            }
         }
         Ok(frame::decode(&text, &self.token))
     }
@@ -223,17 +229,20 @@ impl Watch<'_> {
 
 /// The shell sets and exports the values, then starts the launcher, which
 /// keeps our terminal: it may ask for a password.
-fn start(driver: &Driver, argv: &[OsString], files: &Files) -> Result<Child> {
+fn start(driver: &Driver, argv: &[OsString], folder: PathBuf) -> Result<(Child, Told)> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "exec \"$@\"", "sh"]).args(argv);
     command.env_clear().envs(driver.base_environment());
     for (name, value) in driver.options.values.of(SHELL) {
         command.env(name, OsString::from_vec(value));
     }
-    let create = |p: &Path| File::create(p).with_context(|| format!("create {}", p.display()));
-    command.stdin(Stdio::inherit()).stdout(create(&files.output)?).stderr(create(&files.errors)?);
-    process::spawn(&mut command, false)
-        .with_context(|| format!("start {}", Path::new(&argv[0]).display()))
+    command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = process::spawn(&mut command, false)
+        .with_context(|| format!("start {}", Path::new(&argv[0]).display()))?;
+    let output = child.stdout.take().context("the launcher has no stdout")?;
+    let errors = child.stderr.take().context("the launcher has no stderr")?;
+    let (output, errors) = (Transcript::follow(output), Transcript::follow(errors));
+    Ok((child, Told { folder, output, errors }))
 }
 
 /// Something that no earlier run's output can hold.

@@ -144,15 +144,18 @@ impl<'a> Driver<'a> {
     ) -> Vec<(usize, LaunchResult)> {
         let turn = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..self.options.jobs.min(order.len()) {
-                scope.spawn(|| {
-                    while let Some(&job) = order.get(turn.fetch_add(1, Ordering::Relaxed)) {
-                        let result = act(job);
-                        results.lock().unwrap_or_else(PoisonError::into_inner).push((job, result));
-                    }
-                });
+        let work = || {
+            while let Some(&job) = order.get(turn.fetch_add(1, Ordering::Relaxed)) {
+                let result = act(job);
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((job, result));
             }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.options.jobs.min(order.len()) {
+                // Where no more threads can be had, fewer do the work.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
         });
         let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         results.sort_by_key(|(job, _)| *job);

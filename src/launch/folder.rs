@@ -56,6 +56,12 @@ impl RunFolder {
     }
 
     fn create_in(base: &Path) -> Result<Self> {
+        if !base.is_absolute() {
+            bail!("its path is not absolute");
+        }
+        if base.as_os_str().as_bytes().contains(&b':') {
+            bail!("its path has a colon, which PYTHONPATH cannot hold");
+        }
         let flags = statvfs(base).context("ask about its file system")?.flags();
         if flags.contains(FsFlags::ST_NOEXEC) {
             bail!("it is mounted noexec, and Python children load a shared object from there");
@@ -149,7 +155,7 @@ fn bases() -> Vec<PathBuf> {
     list.sort_by_key(|path| path.as_os_str().len() > LONGEST_BASE);
     let mut seen = Vec::new();
     list.retain(|p| {
-        p.is_absolute() && !seen.contains(p) && {
+        !seen.contains(p) && {
             seen.push(p.clone());
             true
         }
@@ -160,7 +166,7 @@ fn bases() -> Vec<PathBuf> {
 /// Removes the folders of runs whose driver is dead: ours by owner, and their
 /// lock can be had.
 pub fn remove_dead_runs() {
-    for base in bases() {
+    for base in bases().into_iter().filter(|base| base.is_absolute()) {
         for entry in fs::read_dir(&base).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let dead = if name.starts_with(PREFIX) {

@@ -58,7 +58,7 @@ impl Hub {
             .with_context(|| format!("listen on {}", socket.display()))?;
         let waiting = Waiting::default();
         let shared = Arc::clone(&waiting);
-        thread::spawn(move || {
+        let accept = move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else {
                     // Out of descriptors, most likely: others will be closed.
@@ -67,9 +67,13 @@ impl Hub {
                 };
                 let shared = Arc::clone(&shared);
                 // A connection that says nothing must not keep others waiting.
-                thread::spawn(move || receive(stream, &shared));
+                // Without a thread for it, it is closed, which ends the probe.
+                let one = thread::Builder::new().name("arrival".into());
+                let _ = one.spawn(move || receive(stream, &shared));
             }
-        });
+        };
+        let acceptor = thread::Builder::new().name("hub".into());
+        acceptor.spawn(accept).context("start a thread for the probes' reports")?;
         Ok(Self { waiting })
     }
 

@@ -21,6 +21,7 @@ mod remarks;
 mod running;
 mod shell;
 mod site;
+mod transcript;
 mod values;
 mod verdict;
 

@@ -187,9 +187,17 @@ impl Python {
     fn ask(program: &Path, limit: Duration, stop: &AtomicBool) -> Result<Self> {
         let text = run(program, &["-c".as_ref(), DESCRIBE.as_ref()], limit, stop)
             .with_context(|| format!("ask {} what it is", program.display()))?;
-        let line = text.lines().last().unwrap_or_default();
-        serde_json::from_str(line)
-            .with_context(|| format!("{} did not describe itself as Python 3", program.display()))
+        // Site files and exit handlers may print lines of their own.
+        let described = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+        let mut python: Self = described.with_context(|| {
+            format!("{} did not describe itself as Python 3", program.display())
+        })?;
+        if python.executable.as_os_str().is_empty() {
+            // Without PATH, Python does not know where it is.
+            let found = find_tool(&program.to_string_lossy());
+            python.executable = found.unwrap_or_else(|| program.to_owned());
+        }
+        Ok(python)
     }
 
     /// Whether a module that a path needs is there.

@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -206,14 +206,22 @@ pub fn output(command: &mut Command, limit: Duration, stop: &AtomicBool) -> io::
     let status = wait_until(&mut child, deadline, stop)?.ok_or_else(too_late)?;
     let bytes = |from: Option<Receiver<Vec<u8>>>| {
         let left = deadline.saturating_duration_since(Instant::now());
-        from.map_or_else(|| Ok(Vec::new()), |f| f.recv_timeout(left).map_err(|_| too_late()))
+        from.map_or_else(
+            || Ok(Vec::new()),
+            |f| match f.recv_timeout(left) {
+                Ok(bytes) => Ok(bytes),
+                Err(RecvTimeoutError::Disconnected) => Ok(Vec::new()),
+                Err(RecvTimeoutError::Timeout) => Err(too_late()),
+            },
+        )
     };
     Ok(Output { status, stdout: bytes(stdout)?, stderr: bytes(stderr)? })
 }
 
 fn collect(stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (to, from) = channel();
-    thread::spawn(move || {
+    // Without a thread the stream counts as empty: its sender is dropped.
+    let _ = thread::Builder::new().spawn(move || {
         let mut all = Vec::new();
         // What was read before an error is still worth showing.
         let _ = stream.take(16 << 20).read_to_end(&mut all);

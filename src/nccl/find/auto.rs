@@ -26,7 +26,8 @@ pub(super) fn resolve(
     if let Some(own) = environment("NCCLDIAG_NCCL") {
         let choice = Choice::parse(&own).map_err(FindError::Variable)?;
         if choice != Choice::Auto {
-            let mut found = super::resolve(&choice, python, progress)?;
+            let found = super::resolve(&choice, python, progress);
+            let mut found = found.map_err(|error| FindError::FromVariable(Box::new(error)))?;
             found.how = format!("NCCLDIAG_NCCL={}", own.to_string_lossy());
             return Ok(found);
         }

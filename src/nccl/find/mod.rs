@@ -131,6 +131,9 @@ pub enum FindError {
     /// An environment variable of this tool says something odd.
     #[error("NCCLDIAG_NCCL: {0}")]
     Variable(BadChoice),
+    /// An environment variable of this tool names something that cannot be used.
+    #[error("NCCLDIAG_NCCL: {0}")]
+    FromVariable(Box<Self>),
     /// The named file is no libnccl.
     #[error(transparent)]
     Image(#[from] ImageError),
