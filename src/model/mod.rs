@@ -1,10 +1,12 @@
 //! Plain data that flows between the stages. No input or output happens here
 //! and nothing is decided here.
 
+mod communicator;
 mod env_check;
 mod finding;
 mod value;
 
+pub use communicator::{Activity, Buffers, Choice, Communicator, Communicators, Source};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };

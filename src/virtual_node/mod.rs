@@ -19,6 +19,6 @@ pub const RUNTIME_LIBRARY: &[u8] =
 #[cfg(test)]
 mod leftover_tests;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod truth_tests;

@@ -19,7 +19,7 @@ fn worker_child() {
 
 /// The oldest, a middle and the newest library of the cache; all of them with
 /// `NCCLDIAG_TEST_WHEELS=all`.
-pub(super) fn some_libraries() -> Vec<Entry> {
+pub(crate) fn some_libraries() -> Vec<Entry> {
     let all = testing::libraries();
     if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
         return all;
@@ -31,7 +31,7 @@ pub(super) fn some_libraries() -> Vec<Entry> {
 }
 
 /// Makes a node start this test program as its ranks.
-pub(super) fn through_this_program(spec: &mut NodeSpec) {
+pub(crate) fn through_this_program(spec: &mut NodeSpec) {
     let program = std::env::current_exe().expect("this test");
     let name = "virtual_node::testing::worker_child";
     spec.command = vec![program.into()];
@@ -40,7 +40,7 @@ pub(super) fn through_this_program(spec: &mut NodeSpec) {
 }
 
 /// A file of the corpus, or a line that says that there is none.
-pub(super) fn corpus(name: &str) -> Option<PathBuf> {
+pub(crate) fn corpus(name: &str) -> Option<PathBuf> {
     let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus");
     let root = std::env::var_os("NCCLDIAG_CORPUS").map_or(beside, PathBuf::from);
     let path = root.join(name);
@@ -52,7 +52,7 @@ pub(super) fn corpus(name: &str) -> Option<PathBuf> {
 }
 
 /// A topology of the corpus.
-pub(super) fn topology(name: &str) -> Option<Topology> {
+pub(crate) fn topology(name: &str) -> Option<Topology> {
     let path = corpus(&format!("topologies/{name}"))?;
     Some(Topology::open(&path).unwrap_or_else(|error| panic!("{error}")))
 }

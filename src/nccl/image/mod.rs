@@ -5,7 +5,7 @@
 mod decode;
 mod error;
 mod functions;
-mod source;
+pub(in crate::nccl) mod source;
 mod strings;
 mod version;
 

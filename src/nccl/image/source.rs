@@ -8,6 +8,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use object::{LittleEndian, ReadCache, ReadCacheOps};
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -27,7 +28,7 @@ const MOST_PROGRAM_HEADERS: u16 = 256;
 
 /// `pread` under the interface that `object` reads through.
 #[derive(Debug)]
-pub(super) struct At<'a> {
+pub(in crate::nccl) struct At<'a> {
     file: &'a File,
     offset: u64,
 }
@@ -62,7 +63,7 @@ type Cache<'a> = ReadCache<At<'a>>;
 ///
 /// # Errors
 /// [`ImageError::Open`] when the kernel refuses.
-pub(super) fn open(path: &Path) -> Result<File, ImageError> {
+pub(in crate::nccl) fn open(path: &Path) -> Result<File, ImageError> {
     // Opening a device can do things; this look first is only for that, and
     // `require_regular` decides.
     if let Ok(meta) = path.metadata() {
@@ -80,7 +81,7 @@ pub(super) fn open(path: &Path) -> Result<File, ImageError> {
 ///
 /// # Errors
 /// [`ImageError::NotAFile`] or [`ImageError::Open`].
-pub(super) fn require_regular(file: &File, path: &Path) -> Result<(), ImageError> {
+pub(in crate::nccl) fn require_regular(file: &File, path: &Path) -> Result<(), ImageError> {
     let meta = file.metadata().map_err(|error| ImageError::Open { path: path.into(), error })?;
     refuse_special(meta.file_type(), path)
 }
@@ -98,18 +99,18 @@ fn refuse_special(of: std::fs::FileType, path: &Path) -> Result<(), ImageError> 
 }
 
 /// The lazily read bytes of one file.
-pub(super) fn cache(file: &File) -> Cache<'_> {
+pub(in crate::nccl) fn cache(file: &File) -> Cache<'_> {
     ReadCache::new(At { file, offset: 0 })
 }
 
 /// One ELF file: its headers are checked, its sections are read when asked for.
-pub(super) struct Elf<'a> {
+pub(in crate::nccl) struct Elf<'a> {
     data: &'a Cache<'a>,
     header: &'a Header,
     path: &'a Path,
     sections: object::read::elf::SectionTable<'a, Header, &'a Cache<'a>>,
     /// All PT_LOAD segments in file order.
-    pub(super) segments: Vec<Segment>,
+    pub(in crate::nccl) segments: Vec<Segment>,
 }
 
 impl<'a> Elf<'a> {
@@ -117,7 +118,7 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// [`ImageError::NotElf`], [`ImageError::OtherMachine`], [`ImageError::Damaged`].
-    pub(super) fn parse(data: &'a Cache<'a>, path: &'a Path) -> Result<Self, ImageError> {
+    pub(in crate::nccl) fn parse(data: &'a Cache<'a>, path: &'a Path) -> Result<Self, ImageError> {
         let header = file_header(data, path)?;
         let endian = LittleEndian;
         let segments = header
@@ -141,11 +142,11 @@ impl<'a> Elf<'a> {
 }
 
 /// A symbol with an address, as far as it matters here.
-pub(super) struct Symbol<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) vaddr: u64,
-    pub(super) size: u64,
-    pub(super) function: bool,
+pub(in crate::nccl) struct Symbol<'a> {
+    pub(in crate::nccl) name: &'a [u8],
+    pub(in crate::nccl) vaddr: u64,
+    pub(in crate::nccl) size: u64,
+    pub(in crate::nccl) function: bool,
 }
 
 impl<'a> Elf<'a> {
@@ -153,7 +154,7 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// [`ImageError::Damaged`] when the headers promise bytes that are not there.
-    pub(super) fn section(&self, name: &str) -> Result<Option<&'a [u8]>, ImageError> {
+    pub(in crate::nccl) fn section(&self, name: &str) -> Result<Option<&'a [u8]>, ImageError> {
         let found = self.sections.section_by_name(LittleEndian, name.as_bytes());
         found.map(|(_, header)| self.bytes_of(header, name)).transpose()
     }
@@ -162,7 +163,7 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// [`ImageError::Damaged`].
-    pub(super) fn section_with_address(
+    pub(in crate::nccl) fn section_with_address(
         &self,
         name: &str,
     ) -> Result<Option<(u64, &'a [u8])>, ImageError> {
@@ -171,6 +172,31 @@ impl<'a> Elf<'a> {
             Ok((header.sh_addr(LittleEndian), self.bytes_of(header, name)?))
         };
         found.map(with_address).transpose()
+    }
+
+    /// Where in the file the bytes of a section are. Nothing is read.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`] when they are compressed: such a range is of no
+    /// use.
+    pub(in crate::nccl) fn section_range(
+        &self,
+        name: &str,
+    ) -> Result<Option<Range<u64>>, ImageError> {
+        let found = self.sections.section_by_name(LittleEndian, name.as_bytes());
+        let Some((_, header)) = found else { return Ok(None) };
+        if header.sh_flags(LittleEndian).0 & elf::SHF_COMPRESSED.0 != 0 {
+            return Err(damaged(self.path, name, "it is compressed, which is not read here"));
+        }
+        let (start, size) = (header.sh_offset(LittleEndian), header.sh_size(LittleEndian));
+        let no_bytes = header.sh_type(LittleEndian) == elf::SHT_NOBITS;
+        Ok(start.checked_add(size).filter(|_| !no_bytes).map(|end| start..end))
+    }
+
+    /// Bytes at a place in the file; `None` when it ends before.
+    pub(in crate::nccl) fn read(&self, offset: u64, size: u64) -> Option<&'a [u8]> {
+        use object::ReadRef as _;
+        (size <= SECTION_LIMIT).then(|| self.data.read_bytes_at(offset, size).ok()).flatten()
     }
 
     fn bytes_of(&self, header: &SectionHeader, name: &str) -> Result<&'a [u8], ImageError> {
@@ -186,7 +212,7 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// [`ImageError::Damaged`].
-    pub(super) fn symbols(&self, mut each: impl FnMut(Symbol<'a>)) -> Result<bool, ImageError> {
+    pub(in crate::nccl) fn symbols(&self, mut each: impl FnMut(Symbol<'a>)) -> Result<bool, ImageError> {
         let endian = LittleEndian;
         let Some(table) = self.sections.iter().find(|s| s.sh_type(endian) == elf::SHT_SYMTAB)
         else {
@@ -216,7 +242,7 @@ impl<'a> Elf<'a> {
     }
 
     /// `size` bytes at a virtual address, when one segment of the file holds them.
-    pub(super) fn at(&self, vaddr: u64, size: u64) -> Option<&'a [u8]> {
+    pub(in crate::nccl) fn at(&self, vaddr: u64, size: u64) -> Option<&'a [u8]> {
         use object::ReadRef as _;
         let segment = self.segments.iter().find(|segment| segment.holds(vaddr, size))?;
         let offset = (vaddr - segment.vaddr).checked_add(segment.file_offset)?;
@@ -225,7 +251,7 @@ impl<'a> Elf<'a> {
 
     /// The start of the first segment, where linkers put the read-only strings.
     /// For files whose section headers were removed.
-    pub(super) fn head(&self) -> &'a [u8] {
+    pub(in crate::nccl) fn head(&self) -> &'a [u8] {
         let first = self.segments.first().copied();
         first
             .and_then(|load| self.at(load.vaddr, load.file_size.min(HEAD_LIMIT)))
@@ -233,7 +259,7 @@ impl<'a> Elf<'a> {
     }
 
     /// The GNU build id in lower-case hex.
-    pub(super) fn build_id(&self) -> Option<String> {
+    pub(in crate::nccl) fn build_id(&self) -> Option<String> {
         let endian = LittleEndian;
         let headers = self.header.program_headers(endian, self.data).ok()?;
         let small = |h: &&elf::ProgramHeader64<LittleEndian>| h.p_filesz(endian) <= NOTE_LIMIT;
@@ -252,7 +278,7 @@ impl<'a> Elf<'a> {
 type SectionHeader = elf::SectionHeader64<LittleEndian>;
 
 /// The bytes from `at` up to the next NUL.
-pub(super) fn c_string(bytes: &[u8], at: u64) -> Option<&[u8]> {
+pub(in crate::nccl) fn c_string(bytes: &[u8], at: u64) -> Option<&[u8]> {
     let tail = bytes.get(usize::try_from(at).ok()?..)?;
     Some(&tail[..memchr::memchr(0, tail)?])
 }

@@ -1,0 +1,224 @@
+//! The bytes of one communicator at one moment, and what they mean.
+
+use super::layout::{CommLayout, Number};
+use crate::model::{Activity, Buffers, Choice, Communicator};
+use crate::nccl::xray::dwarf::{Field, Kind};
+use crate::process::memory::{Memory, Part};
+use std::io;
+
+/// Around every communicator since 2.21.
+pub(super) const MARK: u64 = 0x0280_0280_0280_0280;
+
+/// More ranks than any job has.
+const MOST_RANKS: i64 = 1 << 22;
+
+/// The order of NCCL's tables in all versions from 2.18.3 to 2.32.3; 2.18 to
+/// 2.21 have no PAT.
+const ALGORITHMS: [&str; 7] =
+    ["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"];
+const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
+
+/// What NCCL writes for "not set" into a configuration.
+const UNSET: i64 = i32::MIN as i64;
+
+/// The wanted members of one communicator.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot<'l> {
+    layout: &'l CommLayout,
+    pub(super) address: u64,
+    /// Offset and bytes of each, by offset.
+    members: Vec<(u64, Vec<u8>)>,
+}
+
+/// Reads many communicators with as few system calls as possible. `None` where
+/// one is not in readable memory.
+pub(super) fn read_all<'l>(
+    memory: &dyn Memory,
+    layout: &'l CommLayout,
+    addresses: &[u64],
+) -> io::Result<Vec<Option<Snapshot<'l>>>> {
+    let fields = layout.fields();
+    let blank = |field: &&Field| {
+        let size = field.range().map_or(0, |range| range.end - range.start);
+        (field.offset, vec![0; size as usize])
+    };
+    let mut all: Vec<_> = addresses
+        .iter()
+        .map(|&address| Snapshot { layout, address, members: fields.iter().map(blank).collect() })
+        .collect();
+    let mut parts: Vec<Part<'_>> = all
+        .iter_mut()
+        .flat_map(|one| {
+            let base = one.address;
+            one.members.iter_mut().map(move |(at, into)| Part::new(base.wrapping_add(*at), into))
+        })
+        .collect();
+    memory.read_many(&mut parts)?;
+    let whole: Vec<bool> =
+        parts.chunks(fields.len().max(1)).map(|one| one.iter().all(Part::is_whole)).collect();
+    Ok(all.into_iter().zip(whole).map(|(one, whole)| whole.then_some(one)).collect())
+}
+
+impl Snapshot<'_> {
+    fn bytes(&self, field: &Field) -> &[u8] {
+        let found = self.members.binary_search_by_key(&field.offset, |(offset, _)| *offset);
+        found.map_or(&[], |at| &self.members[at].1)
+    }
+
+    /// A member that is one integer. Unsigned ones of 8 bytes come back as the
+    /// same bits.
+    pub(super) fn number(&self, number: Number) -> Option<i64> {
+        let field = self.layout.number(number)?;
+        let bytes = self.bytes(field);
+        let mut wide = [0; 8];
+        wide.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        let value = i64::from_le_bytes(wide);
+        let shift = 64 - 8 * u32::try_from(bytes.len()).ok().filter(|n| (1..=8).contains(n))?;
+        let negative = field.kind == (Kind::Integer { signed: true });
+        Some(if negative { value << shift >> shift } else { value })
+    }
+
+    fn integers(&self, field: &Field) -> Vec<i32> {
+        let (values, _) = self.bytes(field).as_chunks();
+        values.iter().copied().map(i32::from_le_bytes).collect()
+    }
+
+    fn floats(&self, field: &Field) -> Vec<f32> {
+        let (values, _) = self.bytes(field).as_chunks();
+        values.iter().copied().map(f32::from_le_bytes).collect()
+    }
+
+    /// Whether this is a communicator whose members are filled in.
+    pub(super) fn is_plausible(&self) -> bool {
+        let marked = |number| self.number(number).is_none_or(|mark| mark as u64 == MARK);
+        let at_least = |number, least| self.number(number).is_none_or(|value| value >= least);
+        let (Some(rank), Some(ranks)) = (self.number(Number::Rank), self.number(Number::Ranks))
+        else {
+            return false;
+        };
+        (0..ranks).contains(&rank)
+            && ranks <= MOST_RANKS
+            && marked(Number::StartMark)
+            && marked(Number::EndMark)
+            && at_least(Number::CudaDevice, 0)
+            && at_least(Number::Nodes, 0)
+            && at_least(Number::LocalRanks, 0)
+            && at_least(Number::Channels, 0)
+    }
+
+    /// Whether every member looks as it does after init. For versions without
+    /// marks: any memory may look a little like a communicator.
+    pub(super) fn is_certain(&self) -> bool {
+        let number = |number| self.number(number).unwrap_or(1);
+        let ranks = number(Number::Ranks);
+        let local = number(Number::LocalRanks);
+        let buffers = self.layout.buffers.as_ref().map(|field| self.integers(field));
+        self.is_plausible()
+            && number(Number::CudaDevice) < 1024
+            && (30..1000).contains(&number(Number::ComputeCapability))
+            && (1..=ranks).contains(&number(Number::Nodes))
+            && (1..=ranks).contains(&local)
+            && self.number(Number::LocalRank).is_none_or(|rank| (0..local).contains(&rank))
+            && (1..=1024).contains(&number(Number::Channels))
+            && number(Number::BusId) > 0
+            && buffers.is_some_and(|sizes| sizes.iter().all(|size| *size > 0))
+    }
+
+    /// Whether the other differs in more than the count of operations.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let counter = self.layout.number(Number::Operations).map(|field| field.offset);
+        let settled = |one: &Self| -> Vec<_> {
+            one.members.iter().filter(|(at, _)| Some(*at) != counter).cloned().collect()
+        };
+        settled(self) == settled(other)
+    }
+
+    /// What it says; `earlier` is the same communicator some time ago.
+    pub(super) fn interpret(&self, earlier: &Self) -> Communicator {
+        let count = |number| self.number(number).and_then(|value| u32::try_from(value).ok());
+        let set = |number| {
+            let value = self.number(number).filter(|value| *value != UNSET);
+            value.and_then(|value| i32::try_from(value).ok())
+        };
+        let hash = self.number(Number::Hash).unwrap_or(0);
+        let operations = self.number(Number::Operations);
+        Communicator {
+            address: format!("{:#x}", self.address),
+            rank: count(Number::Rank).unwrap_or(0),
+            ranks: count(Number::Ranks).unwrap_or(0),
+            hash: format!("{:#x}", hash as u64),
+            cuda_device: set(Number::CudaDevice).unwrap_or(-1),
+            bus_id: self.number(Number::BusId).map(bus_id),
+            nodes: count(Number::Nodes),
+            local_ranks: count(Number::LocalRanks),
+            channels: count(Number::Channels),
+            buffers: self.buffers(),
+            min_ctas: set(Number::MinCtas),
+            max_ctas: set(Number::MaxCtas),
+            operations: operations.map(|count| count as u64),
+            activity: match (earlier.number(Number::Operations), operations) {
+                (Some(before), Some(now)) if before == now => Activity::Idle,
+                (Some(_), Some(_)) => Activity::Moving,
+                _ => Activity::Unknown,
+            },
+            all_reduce: self.all_reduce().unwrap_or_default(),
+        }
+    }
+
+    fn buffers(&self) -> Option<Buffers> {
+        match *self.integers(self.layout.buffers.as_ref()?) {
+            [ll, ll128, simple] => {
+                let size = |bytes| u64::try_from(bytes).ok();
+                Some(Buffers { ll: size(ll)?, ll128: size(ll128)?, simple: size(simple)? })
+            }
+            _ => None,
+        }
+    }
+
+    fn all_reduce(&self) -> Option<Vec<Choice>> {
+        let table = self.layout.bandwidths.as_ref()?;
+        let function = self.layout.all_reduce;
+        let bandwidths = self.floats(&table.field);
+        let latencies = self.layout.latencies.as_ref();
+        let latencies = latencies.filter(|other| other.field.dims == table.field.dims);
+        let latencies = latencies.map(|latencies| self.floats(&latencies.field));
+        let threads = self.layout.max_threads.as_ref();
+        let threads = threads.filter(|other| other.algorithms == table.algorithms);
+        let threads = threads.map(|threads| self.integers(&threads.field));
+        let pairs = table.algorithms.checked_mul(table.protocols)?;
+        let first = function.checked_mul(pairs)?;
+        let all = bandwidths.get(first..first.checked_add(pairs)?)?;
+        if all.iter().all(|bandwidth| *bandwidth == 0.0) {
+            return None;
+        }
+        let one = |pair: usize| Choice {
+            algorithm: name(&ALGORITHMS, pair / table.protocols, "algorithm"),
+            protocol: name(&PROTOCOLS, pair % table.protocols, "protocol"),
+            enabled: all[pair] > 0.0 && self.is_enabled(pair) != Some(false),
+            bandwidth: all[pair],
+            latency: latencies.as_ref().and_then(|all| all.get(first + pair).copied()),
+            max_threads: threads.as_ref().and_then(|all| u32::try_from(*all.get(pair)?).ok()),
+        };
+        Some((0..pairs).map(one).collect())
+    }
+
+    /// Since 2.31 a pair that is off keeps its bandwidth.
+    fn is_enabled(&self, pair: usize) -> Option<bool> {
+        let field = self.layout.enabled.as_ref()?;
+        let functions = usize::try_from(*field.dims.get(1)?).ok()?;
+        let at = pair.checked_mul(functions)?.checked_add(self.layout.all_reduce)?;
+        Some(*self.integers(field).get(at)? != 0)
+    }
+}
+
+/// The name at an index, or words for one that is newer than this program.
+fn name(names: &[&str], index: usize, what: &str) -> String {
+    names.get(index).map_or_else(|| format!("{what} {index}"), |name| (*name).to_owned())
+}
+
+/// NCCL packs `0000:17:00.0` into hex digits: 0x17000.
+fn bus_id(packed: i64) -> String {
+    let packed = packed as u64;
+    let (bus, device) = (packed >> 12 & 0xff, packed >> 4 & 0xff);
+    format!("{:04x}:{bus:02x}:{device:02x}.{:x}", packed >> 20, packed & 0xf)
+}
