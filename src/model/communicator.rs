@@ -12,7 +12,8 @@ pub struct Communicator {
     pub rank: u32,
     /// How many ranks it has.
     pub ranks: u32,
-    /// What all its ranks share, as `0x...`; the same as `commId` in NCCL's log.
+    /// What all its ranks share, as `0x...`; `commId` in NCCL's log since 2.26
+    /// (2.23 and older log another number).
     pub hash: String,
     /// The CUDA device of this rank.
     pub cuda_device: i32,
@@ -31,7 +32,7 @@ pub struct Communicator {
     pub min_ctas: Option<i32>,
     /// The most blocks for a kernel.
     pub max_ctas: Option<i32>,
-    /// Operations so far. A version may count none for some of them.
+    /// Operations so far; only collectives from 2.27 to 2.30.
     pub operations: Option<u64>,
     /// Whether that count moved between two looks.
     pub activity: Activity,

@@ -89,6 +89,8 @@ pub(super) struct CommLayout {
     pub(super) list: Option<List>,
     numbers: Vec<(Number, Field)>,
     pub(super) buffers: Option<Field>,
+    /// Since 2.24: how many collectives there were, for each function.
+    pub(super) collectives: Option<Field>,
     pub(super) bandwidths: Option<Table>,
     pub(super) latencies: Option<Table>,
     pub(super) max_threads: Option<Table>,
@@ -138,11 +140,13 @@ impl CommLayout {
         let (float, int) = (Kind::Float, Kind::Integer { signed: true });
         let buffers = layout.fields.get("buffSizes");
         let enabled = layout.fields.get("tuningContext.enabled");
+        let collectives = layout.fields.get("seqNumber");
         Ok(Self {
             size: layout.size,
             list,
             numbers,
             buffers: buffers.filter(|f| f.dims == [3] && is_table(f, int)).cloned(),
+            collectives: collectives.filter(|f| f.dims.len() == 1 && is_counters(f)).cloned(),
             bandwidths: table(BANDWIDTHS, float, 3),
             latencies: table(LATENCIES, float, 3),
             max_threads: table(MAX_THREADS, int, 2),
@@ -159,7 +163,7 @@ impl CommLayout {
     pub(super) fn fields(&self) -> Vec<&Field> {
         let tables = [&self.bandwidths, &self.latencies, &self.max_threads];
         let tables = tables.into_iter().flatten().map(|table| &table.field);
-        let arrays = [&self.buffers, &self.enabled].into_iter().flatten();
+        let arrays = [&self.buffers, &self.collectives, &self.enabled].into_iter().flatten();
         let numbers = self.numbers.iter().map(|(_, field)| field);
         let mut fields: Vec<&Field> = numbers.chain(arrays).chain(tables).collect();
         fields.sort_by_key(|field| field.offset);
@@ -189,8 +193,16 @@ fn is_number(field: &Field) -> bool {
 
 /// 4-byte elements of a kind, few enough that no product of them overflows.
 fn is_table(field: &Field, kind: Kind) -> bool {
+    field.kind == kind && field.size == 4 && is_small(field)
+}
+
+fn is_counters(field: &Field) -> bool {
+    field.kind == Kind::Integer { signed: false } && field.size == 8 && is_small(field)
+}
+
+fn is_small(field: &Field) -> bool {
     let small = field.range().is_some_and(|range| range.end - range.start <= MOST_BYTES);
-    field.kind == kind && field.size == 4 && small && field.dims.iter().all(|dim| *dim > 0)
+    small && field.dims.iter().all(|dim| *dim > 0)
 }
 
 /// NCCL's own list, by the names of its two variables.

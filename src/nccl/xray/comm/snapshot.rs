@@ -126,11 +126,24 @@ impl Snapshot<'_> {
 
     /// Whether the other differs in more than the count of operations.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        let counter = self.layout.number(Number::Operations).map(|field| field.offset);
+        let counters = [self.layout.number(Number::Operations), self.layout.collectives.as_ref()];
+        let counters = counters.map(|field| field.map(|field| field.offset));
         let settled = |one: &Self| -> Vec<_> {
-            one.members.iter().filter(|(at, _)| Some(*at) != counter).cloned().collect()
+            one.members.iter().filter(|(at, _)| !counters.contains(&Some(*at))).cloned().collect()
         };
         settled(self) == settled(other)
+    }
+
+    /// How many operations there were. `opCount` counts all of them, but stays
+    /// 0 from 2.27 to 2.30; since 2.24 there is also a count of collectives.
+    fn operations(&self) -> Option<u64> {
+        let all = self.number(Number::Operations).map(|count| count as u64);
+        let collectives = self.layout.collectives.as_ref().map(|field| {
+            let (counts, _) = self.bytes(field).as_chunks();
+            let counts = counts.iter().copied().map(u64::from_le_bytes);
+            counts.fold(0, u64::saturating_add)
+        });
+        all.max(collectives)
     }
 
     /// What it says; `earlier` is the same communicator some time ago.
@@ -141,7 +154,7 @@ impl Snapshot<'_> {
             value.and_then(|value| i32::try_from(value).ok())
         };
         let hash = self.number(Number::Hash).unwrap_or(0);
-        let operations = self.number(Number::Operations);
+        let operations = self.operations();
         Communicator {
             address: format!("{:#x}", self.address),
             rank: count(Number::Rank).unwrap_or(0),
@@ -155,8 +168,8 @@ impl Snapshot<'_> {
             buffers: self.buffers(),
             min_ctas: set(Number::MinCtas),
             max_ctas: set(Number::MaxCtas),
-            operations: operations.map(|count| count as u64),
-            activity: match (earlier.number(Number::Operations), operations) {
+            operations,
+            activity: match (earlier.operations(), operations) {
                 (Some(before), Some(now)) if before == now => Activity::Idle,
                 (Some(_), Some(_)) => Activity::Moving,
                 _ => Activity::Unknown,
