@@ -212,7 +212,10 @@ impl<'a> Elf<'a> {
     ///
     /// # Errors
     /// [`ImageError::Damaged`].
-    pub(in crate::nccl) fn symbols(&self, mut each: impl FnMut(Symbol<'a>)) -> Result<bool, ImageError> {
+    pub(in crate::nccl) fn symbols(
+        &self,
+        mut each: impl FnMut(Symbol<'a>),
+    ) -> Result<bool, ImageError> {
         let endian = LittleEndian;
         let Some(table) = self.sections.iter().find(|s| s.sh_type(endian) == elf::SHT_SYMTAB)
         else {

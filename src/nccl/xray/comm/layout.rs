@@ -119,7 +119,7 @@ impl CommLayout {
 
     /// The name of the missing member when one is missing without which nothing
     /// can be told.
-    fn new(layout: &Layout, list: Option<List>) -> Result<Self, &'static str> {
+    pub(super) fn new(layout: &Layout, list: Option<List>) -> Result<Self, &'static str> {
         let number = |&(number, name): &(Number, &'static str)| {
             let field = layout.fields.get(name).filter(|field| is_number(field))?;
             Some((number, field.clone()))

@@ -108,7 +108,8 @@ impl Layout {
         for_each_child(unit, at, MOST_MEMBERS, |entry| {
             let name = short_name(unit, entry);
             let known = name.filter(|name| wanted.contains(name));
-            let value = entry.attr(gimli::DW_AT_const_value).and_then(gimli::Attribute::sdata_value);
+            let value =
+                entry.attr(gimli::DW_AT_const_value).and_then(gimli::Attribute::sdata_value);
             if let (Some(name), Some(value)) = (known, value) {
                 self.enumerators.entry(name.to_owned()).or_insert(value);
             }

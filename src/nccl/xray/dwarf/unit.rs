@@ -5,8 +5,9 @@
 use super::DwarfError;
 use crate::nccl::image::source::Elf;
 use gimli::{
-    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugInfo, DebugLineStr, DebugStr, DebugStrOffsets,
-    DebuggingInformationEntry, DwarfFileType, EndianSlice, LittleEndian, UnitHeader,
+    Abbreviations, AttributeValue, DebugAbbrev, DebugAbbrevOffset, DebugInfo, DebugLineStr,
+    DebugStr, DebugStrOffsets, DebuggingInformationEntry, DwarfFileType, EndianSlice, LittleEndian,
+    UnitHeader,
 };
 use std::ops::Range;
 
