@@ -5,6 +5,7 @@ pub mod cache;
 pub mod find;
 pub mod got;
 pub mod image;
+pub mod log;
 pub mod progress;
 mod python;
 pub mod table;
