@@ -75,11 +75,7 @@ fn channel(mut scan: Scan<'_>) -> Option<Event<'_>> {
     scan.0.is_empty().then_some(Event::Channel { index, count: count?, ranks })
 }
 
-fn transport<'a>(
-    mut scan: Scan<'a>,
-    channel: u32,
-    connection: Option<u32>,
-) -> Option<Event<'a>> {
+fn transport<'a>(mut scan: Scan<'a>, channel: u32, connection: Option<u32>) -> Option<Event<'a>> {
     let from = rank(&mut scan)?;
     scan.then("->")?;
     let to = rank(&mut scan)?;

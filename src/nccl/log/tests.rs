@@ -19,7 +19,8 @@ fn who_wrote_a_line() {
     let line = one("host0:64904:64921 [1] NCCL INFO Using network IB\n");
     assert_eq!((line.host, line.pid, line.tid, line.device), (&b"host0"[..], 64904, 64921, 1));
     assert_eq!((line.level, line.text), (Level::Info, &b"Using network IB"[..]));
-    let warn = one("[2026-12-01 12:42:16] vm:7:8 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN x");
+    let warn =
+        one("[2026-12-01 12:42:16] vm:7:8 [0] misc/param.cc:100 (ncclLoadParam) NCCL ATTN x");
     assert_eq!(warn.time, Some(&b"2026-12-01 12:42:16"[..]));
     assert_eq!((warn.host, warn.level), (&b"vm"[..], Level::Attention));
     assert_eq!(warn.source, b"misc/param.cc:100 (ncclLoadParam)");
@@ -49,8 +50,7 @@ fn settings() {
     assert_eq!(meaning("NCCL_BUFFSIZE set by environment to 8."), env("NCCL_BUFFSIZE", "8"));
     assert_eq!(meaning("NCCL_PROTO set by environment to ^LL"), env("NCCL_PROTO", "^LL"));
     assert_eq!(meaning("NCCL_IB_HCA set to mlx5_0."), env("NCCL_IB_HCA", "mlx5_0."));
-    let expected =
-        Event::Invalid { name: "NCCL_MIN_NCHANNELS", value: "a for b", default: "-2" };
+    let expected = Event::Invalid { name: "NCCL_MIN_NCHANNELS", value: "a for b", default: "-2" };
     let text = "Invalid value a for b for NCCL_MIN_NCHANNELS, using default -2.";
     assert_eq!(meaning(text), expected);
     assert_eq!(meaning("P2P Chunksize set to 524288"), Event::Other);
@@ -143,13 +143,8 @@ fn channels_rings_trees_and_transports() {
     let text = "Channel 00/0 : 0[0] -> 1[1b000] [send] via NET/Socket/0";
     assert_eq!(meaning(text), with(Some(0), Some("send"), "NET/Socket/0"));
     let text = "24 coll channels, 16 nvls channels, 32 p2p channels, 31 p2p channels per peer";
-    let counts = ChannelCounts {
-        collective: 24,
-        collnet: None,
-        nvls: Some(16),
-        p2p: 32,
-        p2p_per_peer: 31,
-    };
+    let counts =
+        ChannelCounts { collective: 24, collnet: None, nvls: Some(16), p2p: 32, p2p_per_peer: 31 };
     assert_eq!(meaning(text), Event::Channels(counts));
     let thresholds = Event::Thresholds(vec![8, 8, 64, 16, 8, 64, 512, 512]);
     assert_eq!(meaning("threadThresholds 8/8/64 | 16/8/64 | 512 | 512"), thresholds);
@@ -219,10 +214,10 @@ fn the_log_of_a_real_machine() {
     assert_eq!(first.version.as_deref(), Some("2.27.7+cuda13.0"));
     assert_eq!(second.member.map(|member| (member.rank, member.bus_id)), Some((1, 0x65000)));
     assert_eq!(first.nodes, Some((1, 2)));
-    assert_eq!(first.env, [EnvLine {
-        name: "NCCL_TOPO_DUMP_FILE".into(),
-        value: "nccl_topo_dump.xml".into()
-    }]);
+    assert_eq!(
+        first.env,
+        [EnvLine { name: "NCCL_TOPO_DUMP_FILE".into(), value: "nccl_topo_dump.xml".into() }]
+    );
     let graph = |graph: &Graph| (graph.pattern, graph.channels, graph.bandwidth_intra);
     assert_eq!(first.graphs.iter().map(graph).collect::<Vec<_>>(), [(4, 12, 20.0), (1, 12, 40.0)]);
     assert!(first.graphs.iter().all(|graph| graph.paths.len() == 12));

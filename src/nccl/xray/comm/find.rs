@@ -41,15 +41,29 @@ pub(super) fn find(
         // It stays empty with NCCL_RAS_ENABLE=0.
     }
     let regions = scan::regions(memory.pid())?;
-    let mut notes = Vec::new();
-    if regions.cut {
-        notes.push("the process has too much memory to search all of it".to_owned());
-    }
     let (source, found) = match layout.number(Number::StartMark) {
         Some(mark) => (Source::Marks, by_marks(memory, &regions.runs, mark.offset)),
         None => (Source::Shape, by_shape(memory, &regions.runs, layout)),
     };
-    Ok(Found { addresses: found.map_err(explain)?, source, notes })
+    let Guesses { addresses, complete } = found.map_err(explain)?;
+    let cut = "the process has too much memory to search all of it".to_owned();
+    let notes = if complete && !regions.cut { Vec::new() } else { vec![cut] };
+    Ok(Found { addresses, source, notes })
+}
+
+/// Places that look like a communicator.
+pub(super) struct Guesses {
+    pub(super) addresses: Vec<u64>,
+    /// Whether all memory was searched.
+    pub(super) complete: bool,
+}
+
+impl Guesses {
+    fn new(mut addresses: Vec<u64>, complete: bool) -> Self {
+        addresses.sort_unstable();
+        addresses.dedup();
+        Self { addresses, complete }
+    }
 }
 
 /// Whether NCCL has read no setting at all: making a communicator reads some.
@@ -89,10 +103,10 @@ type Runs = [std::ops::Range<u64>];
 
 /// Every place that starts with the mark; the mark at the end is checked when
 /// the communicator is read.
-pub(super) fn by_marks(memory: &dyn Memory, runs: &Runs, offset: u64) -> io::Result<Vec<u64>> {
+pub(super) fn by_marks(memory: &dyn Memory, runs: &Runs, offset: u64) -> io::Result<Guesses> {
     let finder = memchr::memmem::Finder::new(&MARK.to_le_bytes()).into_owned();
     let mut found = Vec::new();
-    scan::each(memory, runs, size_of::<u64>(), |base, bytes| {
+    let complete = scan::each(memory, runs, size_of::<u64>(), |base, bytes| {
         for at in finder.find_iter(bytes) {
             let mark = base + at as u64;
             if mark.is_multiple_of(8) && found.len() < MOST_CANDIDATES {
@@ -100,9 +114,7 @@ pub(super) fn by_marks(memory: &dyn Memory, runs: &Runs, offset: u64) -> io::Res
             }
         }
     })?;
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
+    Ok(Guesses::new(found, complete))
 }
 
 /// Every place that looks like a communicator from all sides.
@@ -110,10 +122,10 @@ pub(super) fn by_shape(
     memory: &dyn Memory,
     runs: &Runs,
     layout: &CommLayout,
-) -> io::Result<Vec<u64>> {
-    let Some(shape) = Shape::of(layout) else { return Ok(Vec::new()) };
+) -> io::Result<Guesses> {
+    let Some(shape) = Shape::of(layout) else { return Ok(Guesses::new(Vec::new(), true)) };
     let mut found = Vec::new();
-    scan::each(memory, runs, shape.window, |base, bytes| {
+    let complete = scan::each(memory, runs, shape.window, |base, bytes| {
         let first = (base.wrapping_sub(shape.first)).wrapping_neg() as usize % 8;
         let windows = (first..).step_by(8);
         for at in windows.take_while(|at| at + shape.window <= bytes.len()) {
@@ -122,11 +134,9 @@ pub(super) fn by_shape(
             }
         }
     })?;
-    found.sort_unstable();
-    found.dedup();
-    let all = snapshot::read_all(memory, layout, &found)?;
-    let certain = |one: &snapshot::Snapshot<'_>| one.is_certain();
-    Ok(all.into_iter().flatten().filter(certain).map(|one| one.address).collect())
+    let mut guesses = Guesses::new(found, complete);
+    guesses.addresses = snapshot::keep(memory, layout, &guesses.addresses, |one| one.is_certain())?;
+    Ok(guesses)
 }
 
 /// What is close to the rank in a communicator, to tell most memory from one

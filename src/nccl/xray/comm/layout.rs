@@ -3,6 +3,7 @@
 //! the debug information of the library file.
 
 use crate::model::Unreadable;
+use crate::nccl::image::ImageError;
 use crate::nccl::image::source::{self, Elf};
 use crate::nccl::xray::dwarf::{self, Field, Kind, Layout, Question};
 use std::fs::File;
@@ -85,7 +86,6 @@ pub(super) struct Table {
 /// How to read the communicators of one library file.
 #[derive(Clone, Debug)]
 pub(super) struct CommLayout {
-    pub(super) size: u64,
     pub(super) list: Option<List>,
     numbers: Vec<(Number, Field)>,
     pub(super) buffers: Option<Field>,
@@ -103,17 +103,10 @@ pub(super) struct CommLayout {
 impl CommLayout {
     /// Reads it from an open library file; `path` is only for messages.
     pub(super) fn from_file(file: &File, path: &Path) -> Result<Self, Unreadable> {
-        let explain = |error: &dyn std::fmt::Display| {
-            let path = path.display();
-            Unreadable::new(format!("the layout of communicators in {path}: {error}"))
-        };
-        source::require_regular(file, path).map_err(|error| explain(&error))?;
-        let data = source::cache(file);
-        let elf = Elf::parse(&data, path).map_err(|error| explain(&error))?;
-        let layout = dwarf::layout(&elf, &QUESTION).map_err(|error| explain(&error))?;
-        let list = list(&elf).map_err(|error| explain(&error))?;
+        let (layout, list) = describe(file, path).map_err(|error| explain(path, &error))?;
         Self::new(&layout, list).map_err(|what| {
-            explain(&format!("its debug information has no usable member {what} of ncclComm"))
+            let why = format!("its debug information has no usable member {what} of ncclComm");
+            explain(path, &why)
         })
     }
 
@@ -142,7 +135,6 @@ impl CommLayout {
         let enabled = layout.fields.get("tuningContext.enabled");
         let collectives = layout.fields.get("seqNumber");
         Ok(Self {
-            size: layout.size,
             list,
             numbers,
             buffers: buffers.filter(|f| f.dims == [3] && is_table(f, int)).cloned(),
@@ -205,8 +197,23 @@ fn is_small(field: &Field) -> bool {
     small && field.dims.iter().all(|dim| *dim > 0)
 }
 
+fn explain(path: &Path, why: &dyn std::fmt::Display) -> Unreadable {
+    Unreadable::new(format!("the layout of communicators in {}: {why}", path.display()))
+}
+
+/// What the file says about `ncclComm`, and where NCCL's own list is.
+pub(super) fn describe(
+    file: &File,
+    path: &Path,
+) -> Result<(Layout, Option<List>), dwarf::DwarfError> {
+    source::require_regular(file, path)?;
+    let data = source::cache(file);
+    let elf = Elf::parse(&data, path)?;
+    Ok((dwarf::layout(&elf, &QUESTION)?, list(&elf)?))
+}
+
 /// NCCL's own list, by the names of its two variables.
-fn list(elf: &Elf<'_>) -> Result<Option<List>, crate::nccl::image::ImageError> {
+fn list(elf: &Elf<'_>) -> Result<Option<List>, ImageError> {
     let (mut array, mut count) = (None, None);
     elf.symbols(|symbol| match symbol.name {
         b"ncclComms" if symbol.size == 8 => array = Some(symbol.vaddr),

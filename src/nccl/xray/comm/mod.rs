@@ -9,7 +9,7 @@ mod scan;
 mod snapshot;
 
 use super::locate::Loaded;
-use crate::model::{Communicators, Unreadable};
+use crate::model::{Communicators, Source, Unreadable};
 use crate::process::maps;
 use crate::process::memory::RemoteMemory;
 use layout::CommLayout;
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// How often a communicator is read again that differs between two reads.
 const ATTEMPTS: usize = 4;
+
+/// The most communicators that are read in one process.
+const MOST: usize = 4096;
 
 /// As in [`ImageCache`](super::ImageCache).
 type Key = (u64, u64, u64, i64, i64);
@@ -103,16 +106,14 @@ fn read(
     pause: Duration,
     result: &mut Communicators,
 ) -> io::Result<()> {
-    let sound = |one: Option<snapshot::Snapshot<'_>>| one.is_some_and(|one| one.is_plausible());
-    let before = snapshot::read_all(memory, layout, addresses)?;
-    let kept: Vec<u64> = addresses
-        .iter()
-        .zip(before)
-        .filter_map(|(address, one)| sound(one).then_some(*address))
-        .collect();
-    if result.source == crate::model::Source::List && kept.len() < addresses.len() {
+    let mut kept = snapshot::keep(memory, layout, addresses, |one| one.is_plausible())?;
+    if result.source == Source::List && kept.len() < addresses.len() {
         let odd = addresses.len() - kept.len();
         result.notes.push(format!("{odd} communicators are being made or destroyed"));
+    }
+    if kept.len() > MOST {
+        result.notes.push(format!("only {MOST} of {} communicators were read", kept.len()));
+        kept.truncate(MOST);
     }
     let first = snapshot::read_all(memory, layout, &kept)?;
     thread::sleep(pause);

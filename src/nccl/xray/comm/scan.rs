@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 
@@ -20,6 +21,9 @@ const MOST_BYTES: u64 = 16 << 30;
 
 /// The most address space whose pages are asked for: 8 bytes for each page.
 const MOST_SPACE: u64 = 1 << 40;
+
+/// How long one search takes at most.
+const LONGEST: Duration = Duration::from_secs(3);
 
 /// What `/proc/PID/pagemap` says about a page that holds something: it is in
 /// memory, or swapped out.
@@ -52,6 +56,9 @@ pub(super) fn regions(pid: i32) -> Result<Regions, Unreadable> {
             None => regions.runs.push(mapping.start..mapping.end),
         }
     }
+    // A communicator is in a small heap or has a mapping of its own; data of the
+    // application comes last.
+    regions.runs.sort_by_key(|run| run.end - run.start);
     let mut bytes = MOST_BYTES;
     let all = regions.runs.len();
     regions.runs.retain(|run| {
@@ -105,17 +112,22 @@ fn add(runs: &mut Vec<Range<u64>>, run: Range<u64>) {
 
 /// Shows all bytes of the runs in pieces that overlap by `overlap` bytes, so
 /// that nothing up to that size falls between two of them. `see` gets the
-/// address of a piece and its bytes.
+/// address of a piece and its bytes. Returns false when the time was up before
+/// the end.
 pub(super) fn each(
     memory: &dyn Memory,
     runs: &[Range<u64>],
     overlap: usize,
     mut see: impl FnMut(u64, &[u8]),
-) -> io::Result<()> {
+) -> io::Result<bool> {
+    let deadline = Instant::now() + LONGEST;
     let mut buffer = vec![0; CHUNK + overlap];
     for run in runs {
         let mut at = run.start;
         while at < run.end {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
             let wanted = (run.end - at).min(buffer.len() as u64) as usize;
             let got = match memory.read(at, &mut buffer[..wanted]) {
                 Ok(got) => got,
@@ -130,5 +142,5 @@ pub(super) fn each(
             at += CHUNK as u64;
         }
     }
-    Ok(())
+    Ok(true)
 }

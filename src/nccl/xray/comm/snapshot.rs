@@ -59,6 +59,23 @@ pub(super) fn read_all<'l>(
     Ok(all.into_iter().zip(whole).map(|(one, whole)| whole.then_some(one)).collect())
 }
 
+/// The addresses at which there is what `wanted` wants. A few at a time, because
+/// there may be many guesses.
+pub(super) fn keep(
+    memory: &dyn Memory,
+    layout: &CommLayout,
+    addresses: &[u64],
+    wanted: impl Fn(&Snapshot<'_>) -> bool,
+) -> io::Result<Vec<u64>> {
+    const AT_ONCE: usize = 128;
+    let mut kept = Vec::new();
+    for some in addresses.chunks(AT_ONCE) {
+        let all = read_all(memory, layout, some)?.into_iter().flatten();
+        kept.extend(all.filter(|one| wanted(one)).map(|one| one.address));
+    }
+    Ok(kept)
+}
+
 impl Snapshot<'_> {
     fn bytes(&self, field: &Field) -> &[u8] {
         let found = self.members.binary_search_by_key(&field.offset, |(offset, _)| *offset);

@@ -47,16 +47,15 @@ const MEASURED: [(&str, u64, [u64; 8]); 10] = [
     ),
 ];
 
-fn layout_of(path: &std::path::Path) -> Result<CommLayout, Unreadable> {
-    CommLayout::from_file(&File::open(path).expect("it was listed"), path)
-}
-
 #[test]
 fn layouts_are_those_that_another_reader_found() {
     for entry in testing::libraries() {
         let start = Instant::now();
-        let layout = layout_of(&entry.path).unwrap_or_else(|why| panic!("{why}"));
-        println!("{}: {} bytes in {:.1?}", entry.wheel, layout.size, start.elapsed());
+        let file = File::open(&entry.path).expect("it was listed");
+        let described = layout::describe(&file, &entry.path);
+        let (described, list) = described.unwrap_or_else(|why| panic!("{why}"));
+        let layout = CommLayout::new(&described, list).expect("all members");
+        println!("{}: {} bytes in {:.1?}", entry.wheel, described.size, start.elapsed());
         let number = |number| layout.number(number).expect("in all versions").offset;
         let table = |table: &Option<layout::Table>| table.as_ref().expect("there").field.offset;
         let found = [
@@ -75,7 +74,7 @@ fn layouts_are_those_that_another_reader_found() {
         if let Some((_, size, offsets)) = known
             && !version.contains("cu13")
         {
-            assert_eq!((layout.size, found), (*size, *offsets), "{version}");
+            assert_eq!((described.size, found), (*size, *offsets), "{version}");
         }
         assert!(layout.latencies.is_some(), "{version}");
     }
@@ -116,7 +115,7 @@ fn sample() -> Vec<u8> {
     for (at, value) in [(24, 1), (28, 2), (32, 3), (36, 90), (40, 1)] {
         put(at, &i32::to_le_bytes(value));
     }
-    put(48, &0x1_1b00_0i64.to_le_bytes());
+    put(48, &0x0011_b000_i64.to_le_bytes());
     for (at, value) in [(64, 1000), (68, 2000), (72, 1 << 22)] {
         put(at, &i32::to_le_bytes(value));
     }
@@ -126,6 +125,10 @@ fn sample() -> Vec<u8> {
 }
 
 const BASE: u64 = 0x7000_0000;
+
+fn all_of(size: u64) -> Vec<std::ops::Range<u64>> {
+    std::iter::once(BASE..BASE + size).collect()
+}
 
 fn memory_with(at: u64, bytes: &[u8]) -> SparseMemory {
     let mut all = vec![0xa5; 3 << 20];
@@ -140,11 +143,11 @@ fn searches_find_what_lies_anywhere_also_across_pieces() {
     let (marked, plain) = (small(true), small(false));
     for at in [0, 8, (1 << 20) - 8, (1 << 20) - 24, (1 << 20) - 248, (2 << 20) + 16] {
         let memory = memory_with(at, &sample());
-        let runs = [BASE..BASE + (3 << 20)];
-        let by_marks = find::by_marks(&memory, &runs, 0).expect("readable");
+        let runs = all_of(3 << 20);
+        let by_marks = find::by_marks(&memory, &runs, 0).expect("readable").addresses;
         // The mark at the end is a candidate too, until it is read.
         assert_eq!(by_marks, [BASE + at, BASE + at + 248], "{at}");
-        let by_shape = find::by_shape(&memory, &runs, &plain).expect("readable");
+        let by_shape = find::by_shape(&memory, &runs, &plain).expect("readable").addresses;
         assert_eq!(by_shape, [BASE + at], "{at}");
         let all = snapshot::read_all(&memory, &marked, &[BASE + at, 8]).expect("readable");
         let one = all[0].as_ref().expect("it is mapped");
@@ -189,11 +192,11 @@ proptest! {
         memory.put(64, [&array.to_le_bytes()[..], &count.to_le_bytes()].concat());
         let list = layout::List { array: 64, count: 72 };
         let mut addresses = find::by_list(&memory, list, 0).unwrap_or_default();
-        let runs = [BASE..BASE + bytes.len() as u64 + 4096];
+        let runs = all_of(bytes.len() as u64 + 4096);
         for marks in [true, false] {
             let layout = small(marks);
-            addresses.extend(find::by_marks(&memory, &runs, 0).expect("readable"));
-            addresses.extend(find::by_shape(&memory, &runs, &layout).expect("readable"));
+            addresses.extend(find::by_marks(&memory, &runs, 0).expect("readable").addresses);
+            addresses.extend(find::by_shape(&memory, &runs, &layout).expect("readable").addresses);
             addresses.extend([BASE, u64::MAX - 8, BASE + 16]);
             let all = snapshot::read_all(&memory, &layout, &addresses).expect("readable");
             for one in all.iter().flatten() {
