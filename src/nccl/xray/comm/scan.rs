@@ -136,11 +136,58 @@ pub(super) fn each(
                 Err(error) => return Err(error),
             };
             see(at, &buffer[..got]);
-            if got < wanted || at + wanted as u64 >= run.end {
-                break;
-            }
-            at += CHUNK as u64;
+            at = match got < wanted {
+                // On behind the page that cannot be read.
+                true => (at + got as u64) / PAGE * PAGE + PAGE,
+                false if at + wanted as u64 >= run.end => break,
+                false => at + CHUNK as u64,
+            };
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::memory::SparseMemory;
+
+    #[test]
+    fn all_that_can_be_read_is_seen_and_no_more() {
+        let mut memory = SparseMemory::new();
+        let size = 3 * CHUNK as u64;
+        memory.put(0, vec![1; 2 * PAGE as usize]).put(4 * PAGE, vec![2; 3 * CHUNK]);
+        let runs: Vec<_> = std::iter::once(0..size).collect();
+        let mut seen = vec![0u8; size as usize];
+        let complete = each(&memory, &runs, 24, |at, bytes| {
+            seen[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+        });
+        assert!(complete.expect("no error"));
+        let (hole, rest) = seen.split_at(4 * PAGE as usize);
+        assert!(hole[..2 * PAGE as usize].iter().all(|byte| *byte == 1));
+        assert!(hole[2 * PAGE as usize..].iter().all(|byte| *byte == 0));
+        assert!(rest.iter().all(|byte| *byte == 2));
+    }
+
+    #[test]
+    fn only_used_pages_are_looked_at() {
+        let pages = 64;
+        let size = pages * PAGE as usize;
+        let mut view = memmap2::MmapMut::map_anon(size).expect("a few pages");
+        view[5 * PAGE as usize] = 1;
+        view[6 * PAGE as usize] = 1;
+        let own = std::process::id().cast_signed();
+        let start = view.as_ptr() as u64;
+        let regions = regions(own).expect("own process");
+        if std::fs::File::open("/proc/self/pagemap").is_err() {
+            crate::testing::skipped("no /proc/self/pagemap");
+            return;
+        }
+        // Neighbours of other mappings may be in the same run.
+        let touched = |page: u64| {
+            let at = start + page * PAGE;
+            regions.runs.iter().any(|run| run.contains(&at))
+        };
+        assert!(touched(5) && touched(6) && !touched(40), "{start:x}: {regions:x?}");
+    }
 }
