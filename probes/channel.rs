@@ -5,10 +5,11 @@
 //! emptied environment; an inherited descriptor does not.
 
 use super::wire::Fields;
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 
@@ -32,7 +33,7 @@ impl Channel {
     /// Connects to the socket and starts the thread that ends this process
     /// when the driver is gone, even while NCCL is stuck in a call.
     pub fn connect(socket: &Path) -> io::Result<Self> {
-        let stream = connect_any_length(socket)?;
+        let stream = UnixStream::connect(Reachable::new(socket)?.path())?;
         let reader = stream.try_clone()?;
         let (tell, released) = mpsc::channel();
         thread::Builder::new().name("lifeline".into()).spawn(move || watch(reader, &tell))?;
@@ -69,17 +70,34 @@ fn watch(mut reader: UnixStream, tell: &mpsc::Sender<()>) {
     }
 }
 
-/// `sun_path` holds 107 bytes: a longer path is reached through its folder's
-/// descriptor.
-fn connect_any_length(socket: &Path) -> io::Result<UnixStream> {
-    if socket.as_os_str().len() < 108 {
-        return UnixStream::connect(socket);
+/// A path for a socket of any length: `sun_path` holds 107 bytes, so a longer
+/// one goes through the descriptor of its folder.
+pub struct Reachable {
+    path: PathBuf,
+    _folder: Option<File>,
+}
+
+impl Reachable {
+    /// Opens the folder where that is needed.
+    ///
+    /// # Errors
+    /// The folder cannot be opened, or the path has none.
+    pub fn new(socket: &Path) -> io::Result<Self> {
+        if socket.as_os_str().len() < 108 {
+            return Ok(Self { path: socket.into(), _folder: None });
+        }
+        let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket path"));
+        };
+        let folder = File::open(folder)?;
+        let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
+        Ok(Self { path, _folder: Some(folder) })
     }
-    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a socket path"));
-    };
-    let folder = std::fs::File::open(folder)?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), name.display()))
+
+    /// The path to use while this lives.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Writes a length (u32, little endian) and the fields.
@@ -137,10 +155,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("temp folder");
         let deep = folder.path().join("d".repeat(60)).join("e".repeat(60));
         std::fs::create_dir_all(&deep).expect("nested folders");
-        let fd = std::fs::File::open(&deep).expect("open folder");
-        let _listener =
-            std::os::unix::net::UnixListener::bind(format!("/proc/self/fd/{}/s", fd.as_raw_fd()))
-                .expect("bind through the descriptor");
-        connect_any_length(&deep.join("s")).expect("connect through the descriptor");
+        let socket = deep.join("s");
+        let short = Reachable::new(&socket).expect("the folder is there");
+        let _listener = std::os::unix::net::UnixListener::bind(short.path())
+            .expect("bind through the descriptor");
+        let short = Reachable::new(&socket).expect("the folder is there");
+        UnixStream::connect(short.path()).expect("connect through the descriptor");
     }
 }

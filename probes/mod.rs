@@ -6,7 +6,6 @@
 //! shared object that Python children load. Nothing here reads another process.
 
 pub mod channel;
-mod far;
 pub mod native;
 pub mod session;
 pub mod wire;

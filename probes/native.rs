@@ -5,8 +5,9 @@
 use super::session::{Session, read_spec};
 use super::wire::Fields;
 use anyhow::{Context, Result, bail};
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::ptr;
 
@@ -14,18 +15,6 @@ use std::ptr;
 pub const PROBE: &str = "__probe";
 /// The hidden subcommand that is a parent of one.
 pub const PARENT: &str = "__parent";
-
-/// Runs a probe for a launch folder, or, for `=HEX`, from a specification in
-/// the argument itself.
-///
-/// # Errors
-/// The specification cannot be read, or nobody can be told.
-fn probe_for(argument: &OsStr) -> Result<()> {
-    match argument.as_bytes().strip_prefix(b"=") {
-        None => probe(Path::new(argument)),
-        Some(hex) => super::far::probe(hex),
-    }
-}
 
 /// Runs a probe for a launch folder: connect, call NCCL, report, wait.
 ///
@@ -227,18 +216,7 @@ fn wait_for(pid: libc::pid_t) -> Result<()> {
 
 fn check_status(status: libc::c_int) -> Result<()> {
     if status != 0 {
-        bail!("the probe ended with wait status {status:#x}");
+        bail!("the probe ended with {}", std::process::ExitStatus::from_raw(status));
     }
     Ok(())
-}
-
-/// Runs the hidden subcommand that `args` (without the program's name) asks
-/// for; `None` when it asks for none.
-pub fn dispatch(args: &[&OsStr]) -> Option<Result<()>> {
-    let text = |i: usize| args.get(i).and_then(|a| a.to_str());
-    match (text(0)?, args.len()) {
-        (PROBE, 2) => Some(probe_for(args[1])),
-        (PARENT, 3) => Some(parent(text(1)?, Path::new(args[2]))),
-        _ => None,
-    }
 }

@@ -16,6 +16,7 @@ mod channel;
 #[path = "session.rs"]
 mod session;
 #[path = "wire.rs"]
+#[expect(dead_code, reason = "the driver's side uses the rest")]
 mod wire;
 
 use session::{Session, read_spec};

@@ -25,7 +25,7 @@ pub struct Session {
 pub struct Called {
     /// The record of its reads.
     witness: Option<Witness>,
-    /// Fields about the call: `version`, `result`, `error`.
+    /// Fields about the call: `version`, `error`.
     pub outcome: Fields,
 }
 
@@ -46,11 +46,11 @@ impl Session {
     /// # Errors
     /// No such socket, or the driver is gone.
     pub fn open(spec: Fields) -> io::Result<Self> {
-        let socket = spec.text("socket").ok_or_else(|| {
+        let socket = spec.path("socket").ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidInput, "the specification names no socket")
         })?;
-        let channel = Channel::connect(Path::new(socket))
-            .map_err(|e| io::Error::new(e.kind(), format!("connect {socket}: {e}")))?;
+        let channel = Channel::connect(socket)
+            .map_err(|e| io::Error::new(e.kind(), format!("connect {}: {e}", socket.display())))?;
         Ok(Self { spec, channel, nccl: None })
     }
 
@@ -68,7 +68,6 @@ impl Session {
         let mut message = Fields::default();
         message.push("role", "probe");
         message.push("launch", self.spec.first("launch").unwrap_or_default());
-        message.push("pid", std::process::id().to_string());
         if let Some(called) = &self.nccl {
             message.extend(&called.fields());
         }
@@ -99,22 +98,26 @@ impl Called {
 /// Loads NCCL as the specification says and calls it once; `None` when the
 /// specification names no library.
 pub fn call_nccl(spec: &Fields) -> Option<Called> {
-    let path = spec.text("library")?;
+    let path = spec.path("library")?;
     let mut called = Called::default();
     // SAFETY: the user chose this library for this very purpose.
-    match unsafe { Library::open(Path::new(path)) } {
+    match unsafe { Library::open(path) } {
         Err(error) => {
             called.outcome.push("error", error.to_string());
         }
         Ok(library) => {
             // SAFETY: the library is never closed, and nothing has called it yet.
             match unsafe { witness::install(library.handle(), substitutes(spec)) } {
-                Ok(witness) => called.witness = Some(witness),
+                Ok(witness) => {
+                    called.witness = Some(witness);
+                    record_call(&library, &mut called.outcome);
+                }
+                // Without it NCCL could listen on a real interface and take
+                // the user's own conf file: better not to call it.
                 Err(error) => {
-                    called.outcome.push("unwitnessed", error.to_string());
+                    called.outcome.push("error", error.to_string());
                 }
             }
-            record_call(&library, &mut called.outcome);
         }
     }
     Some(called)

@@ -2,6 +2,10 @@
 //! `key=value` fields, each ended by a NUL byte. Values are raw bytes without
 //! NUL (which an environment cannot hold either); keys may repeat.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
 /// An ordered list of fields. Used for a launch's specification file, for the
 /// messages on the socket, and inside the text frames of a remote probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +21,11 @@ impl Fields {
         self
     }
 
+    /// All fields, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_slice()))
+    }
+
     /// The first value of this key.
     pub fn first(&self, key: &str) -> Option<&[u8]> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_slice())
@@ -25,6 +34,11 @@ impl Fields {
     /// The first value of this key when it is UTF-8.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.first(key).and_then(|v| std::str::from_utf8(v).ok())
+    }
+
+    /// The first value of this key as a path, whatever its bytes.
+    pub fn path(&self, key: &str) -> Option<&Path> {
+        self.first(key).map(|bytes| Path::new(OsStr::from_bytes(bytes)))
     }
 
     /// All values of this key, in order.

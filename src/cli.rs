@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
+use std::num::NonZero;
 use std::path::PathBuf;
 
 /// Shows which NCCL settings a process really uses: set, delivered by exec,
@@ -38,15 +39,15 @@ const ENV_CHECK_HELP: &str = "\
 Examples:
   nccldiag env-check --nccl pip:2.27.7
   nccldiag env-check --path py-spawn,py-forkserver-late
-  nccldiag env-check -e NCCL_BUFFSIZE=8M
+  nccldiag env-check -e NCCL_GDRCOPY_ENABLE=8M --path fork-exec
   nccldiag env-check -- ssh host {probe}
   nccldiag env-check -- srun -n2 {probe}
   nccldiag env-check -- docker exec container {probe-sh}
 
-After --, {probe} stands for the probe's command line (this program must be at
-the same path there), {probe-sh} for one that needs only sh and the usual small
-tools there, {probe-py} for one that needs only Python 3; the last two show E
-and L, not N.
+After --, {probe} stands for the probe's command line (this program, and for N
+the library, must be at the same path there), {probe-sh} for one that needs only
+sh and the usual small tools there, {probe-py} for one that needs only Python 3.
+The last two show E and L, not N. docs/env-check.md has the rules of quoting.
 
 Exit codes: 0 ran; 1 findings that --fail-on asks for; 2 wrong usage; 3 could
 not run; 130 or 143 ended by Ctrl-C or SIGTERM, with what was seen so far.";
@@ -78,8 +79,9 @@ pub struct EnvCheck {
     pub timeout: f64,
     /// How many launches run side by side [default: two for each core]
     #[arg(long, value_name = "N")]
-    pub jobs: Option<usize>,
-    /// Exit code 1 when a finding of this code, name or verdict exists, or any
+    pub jobs: Option<NonZero<usize>>,
+    /// Exit code 1 when there is a finding with this code or name, an
+    /// observation with this verdict, or, for any, a finding at all
     #[arg(long, value_name = "CODE|VERDICT|any", value_delimiter = ',')]
     pub fail_on: Vec<String>,
     /// Where and how to write the result
@@ -133,7 +135,7 @@ pub enum CacheAction {
     },
     /// Removes all libraries, or those named
     Clean {
-        /// Such as 2.27.7+cu12 or 2.27.7
+        /// Such as 2.28.9+cu13, or 2.27.7 for 2.27.7+cu12
         #[arg(value_name = "VERSION")]
         versions: Vec<String>,
     },

@@ -21,4 +21,6 @@ pub mod nccl;
 pub mod probes;
 pub mod process;
 pub mod render;
+#[cfg(test)]
+mod testing;
 pub mod virtual_node;

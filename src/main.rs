@@ -2,8 +2,8 @@
 
 use clap::Parser;
 use nccldiag::cli::{Cli, Command};
+use nccldiag::commands;
 use nccldiag::exit::{Exit, UsageError};
-use nccldiag::{commands, probes, virtual_node};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,11 +11,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     let words: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
-    if let Some(result) = probes::native::dispatch(&words) {
+    if let Some(result) = commands::hidden::run(&words) {
         return report(result.map(|()| ExitCode::SUCCESS));
-    }
-    if words.first().is_some_and(|word| *word == virtual_node::worker::SUBCOMMAND) {
-        virtual_node::worker::run();
     }
     let result = match Cli::parse().command {
         Command::EnvCheck(options) => commands::env_check::run(*options),
@@ -24,22 +21,14 @@ fn main() -> ExitCode {
     report(result)
 }
 
-/// Errors go to stderr with their causes. A reader that closed the pipe is no
-/// error of ours.
+/// Errors go to stderr with their causes.
 fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     let error = match result {
         Ok(code) => return code,
         Err(error) => error,
     };
-    let broken_pipe = error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
-        .any(|io| io.kind() == std::io::ErrorKind::BrokenPipe);
-    if broken_pipe {
-        return Exit::Ran.into();
-    }
     // Nobody is left to be told when stderr is closed as well.
-    let text = nccldiag::render::escape(&format!("{error:#}"));
+    let text = nccldiag::render::escape_lines(&format!("{error:#}"));
     let _ = writeln!(anstream::stderr(), "nccldiag: {text}");
     match error.downcast_ref::<UsageError>() {
         Some(_) => Exit::Usage.into(),

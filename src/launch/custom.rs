@@ -3,12 +3,14 @@
 //! or on another machine, so it carries what it has to know in its arguments
 //! and reports over the socket, a file or its output, whichever gets through.
 
-use super::driver::{add_sighting, with_tail};
+use super::driver::{Interrupted, add_sighting};
+use super::failure::with_words;
 use super::hub::Arrival;
 use super::observe::Sighting;
-use super::{Driver, SHELL, Set, frame};
+use super::running::STRAGGLERS;
+use super::transcript::Transcript;
+use super::{Driver, SHELL, Set, frame, mark};
 use crate::model::{Family, PathResult, Status};
-use crate::probes::native::PROBE;
 use crate::probes::wire::Fields;
 use crate::process;
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,34 +19,22 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc::RecvTimeoutError;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// The id of the row that it gets.
 const ID: &str = "custom";
 const LAUNCH: &[Set] = &[SHELL];
-/// The most output of a launcher that is searched for reports, in bytes.
-const MAX_OUTPUT: u64 = 64 << 20;
-/// Launchers that hand their words to a shell on the other side, so that a
-/// probe's words need one more level of quoting.
-const THROUGH_A_SHELL: [&str; 7] = ["ssh", "rsh", "autossh", "sshpass", "pdsh", "clush", "kubessh"];
+/// The most bytes of one report's file that are read.
+const MAX_REPORT: u64 = 16 << 20;
+/// How long a launcher's output may take to arrive after its end.
+const SETTLE: Duration = Duration::from_millis(200);
 
 /// The user's command line.
 pub struct Custom {
     argv: Vec<OsString>,
 }
-
-/// The forms of a probe that a command line can ask for.
-#[derive(Clone, Copy)]
-enum Form {
-    Native,
-    Sh,
-    Python,
-}
-
-const FORMS: [(&str, Form); 3] =
-    [("{probe}", Form::Native), ("{probe-sh}", Form::Sh), ("{probe-py}", Form::Python)];
 
 impl Custom {
     /// Checks that the command line has a place for the probe.
@@ -52,8 +42,7 @@ impl Custom {
     /// # Errors
     /// It has none.
     pub fn new(argv: Vec<OsString>) -> Result<Self> {
-        let text = argv.iter().map(|a| a.to_string_lossy());
-        if !text.into_iter().any(|a| FORMS.iter().any(|(mark, _)| a.contains(mark))) {
+        if !mark::is_in(&argv) {
             bail!(
                 "the command after -- has no {{probe}}: write it where the program to start \
                  goes, such as: -- srun -n2 {{probe}}"
@@ -72,180 +61,188 @@ impl Custom {
             observations: Vec::new(),
         };
         match self.observe(driver) {
-            Ok(sightings) => {
+            Ok((sightings, problem)) => {
                 for sighting in &sightings {
                     add_sighting(&mut result, sighting, LAUNCH, &driver.options.values);
                 }
+                if problem.is_some() {
+                    result.status = Status::Failed;
+                    result.reason = problem;
+                }
             }
             Err(error) => {
-                result.status = Status::Failed;
+                let skipped = error.is::<Interrupted>();
+                result.status = if skipped { Status::Skipped } else { Status::Failed };
                 result.reason = Some(format!("{error:#}"));
             }
         }
         result
     }
 
-    fn observe(&self, driver: &Driver) -> Result<Vec<Sighting>> {
+    fn observe(&self, driver: &Driver) -> Result<(Vec<Sighting>, Option<String>)> {
         let number = driver.number();
         let folder = driver.folder.launch(number)?;
+        let name = number.to_string();
         let token = format!("{:08x}{number}", fresh_number());
-        let mut spec = driver.spec(&number.to_string(), true);
-        spec.push("token", &token).push("folder", folder.as_os_str().as_bytes());
-        let argv = self.expand(driver, &spec, &token)?;
-        let output = folder.join("output");
-        let errors = folder.join("errors");
-        let arrivals = driver.hub.expect(&number.to_string());
-        let mut child = start(driver, &argv, &output, &errors)?;
-        let deadline = Instant::now() + driver.options.limit;
-        let mut sightings = Vec::new();
-        let mut status = None;
-        loop {
+        let mut spec = driver.spec(&name, true);
+        spec.push("token", &token)
+            .push("folder", folder.as_os_str().as_bytes())
+            .push("limit", driver.options.limit.as_secs_f64().to_string());
+        let names = driver.options.values.names();
+        let probe = mark::Probe { exe: &driver.exe, spec: &spec, token: &token, names };
+        let argv = mark::replace(&self.argv, &probe)?;
+        let arrivals = driver.hub.expect(&name);
+        let (child, told) = start(driver, &argv, folder)?;
+        let mut watch =
+            Watch { driver, child, told, token, status: None, sightings: Vec::new(), lost: None };
+        watch.wait(&arrivals)?;
+        driver.hub.forget(&name);
+        watch.finish()
+    }
+}
+
+/// Where a launcher's probes may report besides the socket.
+struct Told {
+    /// Where a probe may leave a file.
+    folder: PathBuf,
+    output: Transcript,
+    errors: Transcript,
+}
+
+/// A running launcher and what was seen of its probes.
+struct Watch<'a> {
+    driver: &'a Driver<'a>,
+    child: Child,
+    told: Told,
+    token: String,
+    status: Option<ExitStatus>,
+    sightings: Vec<Sighting>,
+    /// Why a probe that reported could not be observed.
+    lost: Option<String>,
+}
+
+impl Watch<'_> {
+    /// Observes what arrives until the launcher has ended and nothing more is
+    /// to be expected, or the time is over.
+    fn wait(&mut self, arrivals: &Receiver<Arrival>) -> Result<()> {
+        let mut until = Instant::now() + self.driver.options.limit;
+        while !self.driver.stopped() && Instant::now() < until {
             match arrivals.recv_timeout(Duration::from_millis(5)) {
-                Ok(probe) => sightings.push(see(driver, probe)),
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if status.is_some() => break,
+                Ok(probe) => self.see(probe),
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if self.is_over()? => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            status = status.or(child.try_wait().context("wait for the launcher")?);
-            if status.is_none() && (driver.stopped() || Instant::now() > deadline) {
-                break;
-            }
-        }
-        driver.hub.forget(&number.to_string());
-        if status.is_none() {
-            process::end_tree(child.id());
-            let _ = child.wait();
-        }
-        sightings.extend(reports(&folder, &output, &token)?.iter().map(Sighting::told));
-        if sightings.is_empty() {
-            return Err(with_tail(with_tail(no_report(status, driver), &output), &errors));
-        }
-        Ok(sightings)
-    }
-
-    /// The command line with the probe in its place. An argument that is only
-    /// the mark becomes several arguments; inside a longer one, behind `-c`
-    /// (`sh -c`, `su -c`) and for a remote shell the probe's words are quoted.
-    fn expand(&self, driver: &Driver, spec: &Fields, token: &str) -> Result<Vec<OsString>> {
-        let launcher = Path::new(&self.argv[0]).file_name().unwrap_or_default();
-        let requote = THROUGH_A_SHELL.iter().any(|name| launcher == *name);
-        let mut out: Vec<OsString> = Vec::new();
-        for argument in &self.argv {
-            let one_line = requote || out.last().is_some_and(|before| takes_a_line(before));
-            let alone = FORMS.iter().find(|(mark, _)| argument == *mark);
-            match alone {
-                Some(&(_, form)) => {
-                    let words = words(form, driver, spec, token)?;
-                    if one_line {
-                        out.push(OsString::from_vec(join(&words)?));
-                    } else {
-                        out.extend(words);
-                    }
+            if self.status.is_none() {
+                self.status = self.child.try_wait().context("wait for the launcher")?;
+                if self.status.is_some() {
+                    until = until.min(Instant::now() + STRAGGLERS);
                 }
-                None => out.push(within(argument, driver, spec, token)?),
             }
         }
-        Ok(out)
+        Ok(())
     }
-}
 
-/// `-c`, `-lc` and the like, behind which a shell expects a whole line.
-fn takes_a_line(option: &OsStr) -> bool {
-    let letters = option.as_bytes().strip_prefix(b"-").and_then(|rest| rest.strip_suffix(b"c"));
-    letters.is_some_and(|rest| rest.iter().all(u8::is_ascii_lowercase))
-}
+    fn see(&mut self, probe: Arrival) {
+        match Sighting::of(&probe, None, &self.driver.images) {
+            Ok(sighting) => self.sightings.push(sighting),
+            Err(why) => self.lost = Some(why),
+        }
+        probe.release();
+    }
 
-fn within(argument: &OsStr, driver: &Driver, spec: &Fields, token: &str) -> Result<OsString> {
-    let mut bytes = argument.as_bytes().to_vec();
-    for (mark, form) in FORMS {
-        while let Some(at) = memchr::memmem::find(&bytes, mark.as_bytes()) {
-            let line = join(&words(form, driver, spec, token)?)?;
-            bytes.splice(at..at + mark.len(), line);
+    /// The launcher has ended, and nothing that it started is left: one that
+    /// ended well may have put probes into the background (`tmux new-session
+    /// -d`). Where nothing was told yet, a probe may be under way that is no
+    /// descendant (started by a server).
+    fn is_over(&self) -> Result<bool> {
+        let Some(status) = self.status else { return Ok(false) };
+        let alive = !self.driver.descendants.now(self.driver.folder.mark()).is_empty();
+        if alive {
+            return Ok(false);
+        }
+        self.told.output.settle(SETTLE);
+        let told = !self.sightings.is_empty() || !self.reports()?.is_empty();
+        Ok(told || !status.success())
+    }
+
+    /// Ends the launcher when it still runs; everything that was seen or told,
+    /// and a reason when that may not be all.
+    fn finish(mut self) -> Result<(Vec<Sighting>, Option<String>)> {
+        let ended = self.status.is_some() || process::end_tree(&mut self.child, STRAGGLERS);
+        self.told.output.settle(SETTLE);
+        let told = self.reports()?;
+        self.sightings.extend(told.iter().map(Sighting::told));
+        let mut problem = self.problem();
+        if !ended {
+            let pid = self.child.id();
+            let text = format!("process {pid} could not be ended: is it another user's?");
+            problem = Some(problem.map_or(text.clone(), |before| format!("{before}; {text}")));
+        }
+        if self.sightings.is_empty() {
+            if self.driver.stopped() {
+                return Err(Interrupted("interrupted while it ran").into());
+            }
+            let error = anyhow!(problem.unwrap_or_else(|| "no probe reported".into()));
+            self.told.errors.settle(SETTLE);
+            let words = self.told.errors.last_words().or_else(|| self.told.output.last_words());
+            return Err(with_words(error, words));
+        }
+        Ok((self.sightings, problem))
+    }
+
+    /// Why nothing, or not everything, was seen.
+    fn problem(&self) -> Option<String> {
+        let count = self.sightings.len();
+        match self.status {
+            None if self.driver.stopped() => Some("interrupted while it ran".into()),
+            None => Some(format!(
+                "the launcher had not ended after {} s and was ended; probes seen: {count} (a \
+                 longer --timeout may help)",
+                self.driver.options.limit.as_secs_f64()
+            )),
+            Some(_) if self.lost.is_some() => self.lost.clone(),
+            Some(status) if count == 0 => {
+                Some(format!("no probe reported; the launcher ended with {status}"))
+            }
+            Some(_) => None,
         }
     }
-    Ok(OsString::from_vec(bytes))
-}
 
-fn join(words: &[OsString]) -> Result<Vec<u8>> {
-    let quoted = words.iter().map(|w| shlex::bytes::try_quote(w.as_bytes()));
-    Ok(quoted.collect::<Result<Vec<_>, _>>()?.join(&b' '))
-}
-
-fn words(form: Form, driver: &Driver, spec: &Fields, token: &str) -> Result<Vec<OsString>> {
-    let names = driver.options.values.names();
-    Ok(match form {
-        Form::Native => {
-            let hex = frame::hex(&spec.encode());
-            vec![driver.exe.clone().into(), PROBE.into(), format!("={hex}").into()]
+    /// Reports that came as files or in the launcher's output, each once.
+    fn reports(&self) -> Result<Vec<Fields>> {
+        let folder = &self.told.folder;
+        let listed = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+        let mut text = self.told.output.frames();
+        for entry in listed.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_file())) {
+            let path = entry.path();
+            if path.extension() == Some(OsStr::new("report")) {
+                let opened =
+                    File::open(&path).with_context(|| format!("open {}", path.display()))?;
+                opened.take(MAX_REPORT).read_to_end(&mut text).context("read a report")?;
+                text.push(b'\n');
+            }
         }
-        Form::Sh => {
-            let script = include_str!("../../probes/remote/probe.sh");
-            let script = script.replacen("TOKEN", token, 1).replacen("NAMES", &names.join("|"), 1);
-            vec!["sh".into(), "-c".into(), script.into()]
-        }
-        Form::Python => {
-            let script = include_str!("../../probes/remote/probe.py");
-            let script = script.replacen("@TOKEN@", token, 1);
-            let script = script.replacen("@NAMES@", &names.join(","), 1);
-            vec!["python3".into(), "-c".into(), script.into()]
-        }
-    })
+        Ok(frame::decode(&text, &self.token))
+    }
 }
 
 /// The shell sets and exports the values, then starts the launcher, which
 /// keeps our terminal: it may ask for a password.
-fn start(
-    driver: &Driver,
-    argv: &[OsString],
-    output: &Path,
-    errors: &Path,
-) -> Result<std::process::Child> {
+fn start(driver: &Driver, argv: &[OsString], folder: PathBuf) -> Result<(Child, Told)> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "exec \"$@\"", "sh"]).args(argv);
     command.env_clear().envs(driver.base_environment());
     for (name, value) in driver.options.values.of(SHELL) {
         command.env(name, OsString::from_vec(value));
     }
-    let create = |p: &Path| File::create(p).with_context(|| format!("create {}", p.display()));
-    command.stdin(Stdio::inherit()).stdout(create(output)?).stderr(create(errors)?);
-    process::spawn(&mut command, false)
-        .with_context(|| format!("start {}", Path::new(&argv[0]).display()))
-}
-
-fn see(driver: &Driver, probe: Arrival) -> Sighting {
-    let sighting = Sighting::of(&probe, None, &driver.images);
-    probe.release();
-    sighting
-}
-
-/// Reports that came as files or in the launcher's output, each once.
-fn reports(folder: &Path, output: &Path, token: &str) -> Result<Vec<Fields>> {
-    let mut text = Vec::new();
-    let mut files: Vec<PathBuf> = fs::read_dir(folder)
-        .with_context(|| format!("list {}", folder.display()))?
-        .flatten()
-        .map(|e| e.path())
-        .filter(|p| p.extension() == Some(OsStr::new("report")))
-        .collect();
-    files.sort();
-    files.push(output.to_owned());
-    for file in files {
-        let opened = File::open(&file).with_context(|| format!("open {}", file.display()))?;
-        opened.take(MAX_OUTPUT).read_to_end(&mut text).context("read a report")?;
-        text.push(b'\n');
-    }
-    Ok(frame::decode(&text, token))
-}
-
-fn no_report(status: Option<std::process::ExitStatus>, driver: &Driver) -> anyhow::Error {
-    match status {
-        Some(status) => anyhow!("no probe reported; the launcher ended with {status}"),
-        None if driver.stopped() => anyhow!("interrupted while it ran"),
-        None => anyhow!(
-            "no probe reported within {} s, so the launcher was ended (a longer --timeout may help)",
-            driver.options.limit.as_secs_f64()
-        ),
-    }
+    command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = process::spawn(&mut command, false)
+        .with_context(|| format!("start {}", Path::new(&argv[0]).display()))?;
+    let output = child.stdout.take().context("the launcher has no stdout")?;
+    let errors = child.stderr.take().context("the launcher has no stderr")?;
+    let (output, errors) = (Transcript::follow(output), Transcript::follow(errors));
+    Ok((child, Told { folder, output, errors }))
 }
 
 /// Something that no earlier run's output can hold.

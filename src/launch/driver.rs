@@ -1,26 +1,23 @@
-//! Runs launches side by side: prepares a folder, starts the first process,
-//! waits for the probe to report, observes it, lets it go, and makes sure that
-//! nothing of the launch is left.
+//! Runs launches side by side: what all of them share, which can be tried
+//! here, in which order they run, and how their results come together by path.
+//! One launch is in `running`.
 
-use super::hub::{Arrival, Hub};
+use super::hub::Hub;
 use super::observe::Sighting;
-use super::{LaunchPath, Need, Python, RunFolder, SHELL, Set, Stage, Top, Values};
+use super::running::Running;
+use super::{LaunchPath, Need, Python, RunFolder, Set, Values};
 use crate::model::{Observation, PathResult, Status};
 use crate::nccl::xray::ImageCache;
-use crate::probes::session::SPEC;
 use crate::probes::wire::Fields;
-use crate::process;
-use anyhow::{Context, Result, anyhow, bail};
+use crate::process::Descendants;
+use anyhow::{Context, Result};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a run needs to know besides the paths.
 pub struct Options {
@@ -43,24 +40,15 @@ pub struct Driver<'a> {
     pub(super) hub: Hub,
     pub(super) exe: PathBuf,
     pub(super) images: ImageCache,
-    stop: &'a AtomicBool,
+    pub(super) descendants: Descendants,
+    pub(super) stop: &'a AtomicBool,
     next: AtomicUsize,
 }
-
-/// How long a probe may still take to report after the first process ended
-/// well: it may have been put into the background.
-const STRAGGLERS: Duration = Duration::from_secs(2);
-/// The same after the first process failed.
-const AFTER_FAILURE: Duration = Duration::from_millis(200);
-/// How often a waiting launch looks at its first process and at `stop`.
-const TICK: Duration = Duration::from_millis(5);
-/// How much of a failed launch's output is worth reading, in bytes.
-const TAIL: usize = 64 << 10;
 
 /// A signal ended the run before this launch had a result.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Interrupted(&'static str);
+pub(super) struct Interrupted(pub(super) &'static str);
 
 type LaunchResult = Result<Sighting>;
 
@@ -71,13 +59,14 @@ impl<'a> Driver<'a> {
     /// # Errors
     /// The socket cannot be made, or this program's own path is unknown.
     pub fn new(options: &'a Options, folder: &'a RunFolder, stop: &'a AtomicBool) -> Result<Self> {
-        process::adopt_orphans();
+        let descendants = Descendants::adopt();
         Ok(Self {
+            descendants,
             options,
             folder,
             hub: Hub::listen(&folder.socket())?,
             exe: std::env::current_exe().context("find this program's own file")?,
-            images: ImageCache::default(),
+            images: options.library.as_deref().map_or_else(ImageCache::new, ImageCache::with),
             stop,
             next: AtomicUsize::new(0),
         })
@@ -93,7 +82,7 @@ impl<'a> Driver<'a> {
         let skips: Vec<Option<String>> = paths.iter().map(|p| self.why_not(p)).collect();
         let mut jobs: Vec<(usize, &'static [Set])> = Vec::new();
         for (i, path) in paths.iter().enumerate().filter(|(i, _)| skips[*i].is_none()) {
-            jobs.extend(path.launches.iter().map(|&launch| (i, launch)));
+            jobs.extend(self.launches(path).map(|launch| (i, launch)));
         }
         let mut order: Vec<usize> = (0..jobs.len()).collect();
         // The slow ones first, so that none is left over at the end.
@@ -155,23 +144,36 @@ impl<'a> Driver<'a> {
     ) -> Vec<(usize, LaunchResult)> {
         let turn = AtomicUsize::new(0);
         let results = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..self.options.jobs.min(order.len()) {
-                scope.spawn(|| {
-                    while let Some(&job) = order.get(turn.fetch_add(1, Ordering::Relaxed)) {
-                        let result = act(job);
-                        results.lock().unwrap_or_else(PoisonError::into_inner).push((job, result));
-                    }
-                });
+        let work = || {
+            while let Some(&job) = order.get(turn.fetch_add(1, Ordering::Relaxed)) {
+                let result = act(job);
+                results.lock().unwrap_or_else(PoisonError::into_inner).push((job, result));
             }
+        };
+        thread::scope(|scope| {
+            for _ in 1..self.options.jobs.min(order.len()) {
+                // Where no more threads can be had, fewer do the work.
+                let _ = thread::Builder::new().spawn_scoped(scope, work);
+            }
+            work();
         });
         let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
         results.sort_by_key(|(job, _)| *job);
         results
     }
 
+    /// The launches of a path that say something about the values of this run.
+    fn launches(&self, path: &LaunchPath) -> impl Iterator<Item = &'static [Set]> {
+        let apart = self.options.values.tell_places_apart();
+        path.launches.iter().copied().filter(move |launch| apart || launch.len() == 1)
+    }
+
     /// The reason why a path cannot be tried on this machine.
     fn why_not(&self, path: &LaunchPath) -> Option<String> {
+        if self.launches(path).next().is_none() {
+            let text = "it compares places, and with -e all places set the same value";
+            return Some(text.into());
+        }
         path.needs.iter().find_map(|need| match (need, &self.options.python) {
             (Need::Tool(name), _) => {
                 find_tool(name).is_none().then(|| format!("there is no {name} in PATH"))
@@ -234,7 +236,7 @@ impl<'a> Driver<'a> {
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        process::end_descendants(Duration::from_secs(2));
+        self.descendants.end(self.folder.mark(), Duration::from_secs(2));
     }
 }
 
@@ -260,179 +262,6 @@ pub(super) fn add_reason(result: &mut PathResult, reason: String) {
         Some(before) => format!("{before}; {reason}"),
         None => reason,
     });
-}
-
-/// A started launch. Dropping it ends whatever is left of it.
-struct Running<'a> {
-    driver: &'a Driver<'a>,
-    name: String,
-    output: PathBuf,
-    arrivals: Receiver<Arrival>,
-    child: Child,
-    deadline: Instant,
-}
-
-impl<'a> Running<'a> {
-    fn prepare(
-        driver: &'a Driver<'a>,
-        path: &'static LaunchPath,
-        launch: &'static [Set],
-    ) -> Result<Self> {
-        let number = driver.number();
-        let folder = driver.folder.launch(number)?;
-        let stage = Stage {
-            id: path.id,
-            folder: &folder,
-            home: folder.join("home"),
-            exe: &driver.exe,
-            python: driver.options.python.as_ref().ok(),
-            script: driver.folder.script(),
-            values: &driver.options.values,
-            launch,
-        };
-        let top = (path.start)(&stage)?;
-        let name = number.to_string();
-        write_spec(driver, &stage, &top, &name)?;
-        let output = folder.join("output");
-        let mut command = first_process(driver, &stage, &top, &output)?;
-        let arrivals = driver.hub.expect(&name);
-        let deadline = Instant::now() + driver.options.limit;
-        let child = process::spawn(&mut command, true)
-            .with_context(|| format!("start {}", Path::new(command.get_program()).display()))
-            .map_err(|error| explain_size(error, &driver.options.values))?;
-        Ok(Self { driver, name, output, arrivals, child, deadline })
-    }
-
-    /// Waits for the probe, observes it and lets it go.
-    fn sighting(mut self) -> Result<Sighting> {
-        let mut parent = None;
-        let mut ended: Option<(ExitStatus, Instant)> = None;
-        loop {
-            match self.arrivals.recv_timeout(TICK) {
-                Ok(arrival) if arrival.fields.text("role") == Some("parent") => {
-                    parent = Some(arrival);
-                }
-                Ok(arrival) => {
-                    let sighting = Sighting::of(&arrival, parent.as_ref(), &self.driver.images);
-                    arrival.release();
-                    return Ok(sighting);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("the driver's socket is gone"),
-            }
-            if self.driver.stopped() {
-                return Err(Interrupted("interrupted while it ran").into());
-            }
-            if ended.is_none() {
-                let status = self.child.try_wait().context("wait for the first process")?;
-                ended = status.map(|status| (status, Instant::now()));
-            }
-            self.give_up(ended)?;
-        }
-    }
-
-    /// An error once there is no hope that a probe reports.
-    fn give_up(&self, ended: Option<(ExitStatus, Instant)>) -> Result<()> {
-        if let Some((status, since)) = ended {
-            let grace = if status.success() { STRAGGLERS } else { AFTER_FAILURE };
-            if since.elapsed() > grace {
-                let error = anyhow!("no probe reported; the first process ended with {status}");
-                let error = explain_size(error, &self.driver.options.values);
-                return Err(with_tail(error, &self.output));
-            }
-        }
-        if Instant::now() > self.deadline {
-            let limit = self.driver.options.limit.as_secs_f64();
-            return Err(with_tail(
-                anyhow!("no probe reported within {limit} s, so it was ended"),
-                &self.output,
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        // Late probes of this launch are turned away, which ends them.
-        self.driver.hub.forget(&self.name);
-        let grace = if self.driver.stopped() { Duration::ZERO } else { STRAGGLERS };
-        let until = self.deadline.min(Instant::now() + grace);
-        while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_))) {
-                return;
-            }
-            thread::sleep(process::POLL);
-        }
-        process::end_tree(self.child.id());
-        let _ = self.child.wait();
-    }
-}
-
-fn write_spec(driver: &Driver, stage: &Stage, top: &Top, name: &str) -> Result<()> {
-    let mut spec = driver.spec(name, top.hide_home_conf);
-    for (key, set) in
-        [("parent", super::PARENT), ("child", super::CHILD), ("listed", super::LAUNCHER)]
-    {
-        for (variable, value) in stage.sets(set) {
-            spec.push_assignment(key, variable.as_bytes(), &value);
-        }
-    }
-    let path = stage.folder.join(SPEC);
-    fs::write(&path, spec.encode()).with_context(|| format!("write {}", path.display()))
-}
-
-/// The command that starts everything: a shell that exports its values when
-/// this launch has the shell set some.
-fn first_process(driver: &Driver, stage: &Stage, top: &Top, output: &Path) -> Result<Command> {
-    let script = stage.folder.join("shell.sh");
-    let text = shell_script(stage, top)?;
-    fs::write(&script, text).with_context(|| format!("write {}", script.display()))?;
-    let mut command = Command::new("/bin/sh");
-    command.arg(&script).args(&top.argv);
-    command.env_clear().envs(driver.base_environment());
-    command.env("HOME", &stage.home).env("TMPDIR", stage.folder);
-    command.envs(top.env.iter().map(|(name, value)| (name, value)));
-    command.current_dir(top.cwd.as_deref().unwrap_or(stage.folder));
-    let file = File::create(output).with_context(|| format!("create {}", output.display()))?;
-    let both = file.try_clone().context("share the output file")?;
-    command.stdin(Stdio::null()).stdout(file).stderr(both);
-    Ok(command)
-}
-
-fn shell_script(stage: &Stage, top: &Top) -> Result<Vec<u8>> {
-    let mut text = Vec::new();
-    for (name, value) in stage.sets(SHELL) {
-        text.extend_from_slice(name.as_bytes());
-        text.push(b'=');
-        text.extend_from_slice(&shlex::bytes::try_quote(&value)?);
-        text.push(b'\n');
-        if top.export {
-            text.extend_from_slice(format!("export {name}\n").as_bytes());
-        }
-    }
-    text.extend_from_slice(top.script.as_bytes());
-    Ok(text)
-}
-
-/// Adds the likely reason when a value is too long for any exec.
-fn explain_size(error: anyhow::Error, values: &Values) -> anyhow::Error {
-    match values.longest() {
-        Some((name, size)) if size > 131_072 => error.context(format!(
-            "{name}=... takes {size} bytes, and Linux passes at most 131072 in one string"
-        )),
-        _ => error,
-    }
-}
-
-/// Adds the end of what a launch printed.
-pub(super) fn with_tail(error: anyhow::Error, output: &Path) -> anyhow::Error {
-    let bytes = fs::read(output).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]).into_owned();
-    match text.lines().rev().find(|l| !l.trim().is_empty()) {
-        Some(last) => anyhow!("{error:#}; it printed last: {}", last.trim()),
-        None => error,
-    }
 }
 
 /// A program of this name in PATH.

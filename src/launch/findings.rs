@@ -2,6 +2,8 @@
 //! every path that it was seen on.
 
 use super::LaunchPath;
+use super::site::RUNS_AT_START;
+use super::verdict::{Parsed, parse_like_nccl};
 use crate::model::{Code, Finding, Latched, Observation, PathResult, Place, Seen, Status};
 use crate::nccl::image::Image;
 
@@ -18,9 +20,18 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
     let mut list: Vec<Finding> = Vec::new();
     for result in results {
         let path = context.paths.iter().find(|p| p.id == result.id).copied();
-        if let (Status::Ran, Some(complaint)) = (result.status, &result.reason) {
-            let message = format!("NCCL's own call failed, so it may have read less: {complaint}");
-            add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), result.id.clone());
+        match (result.status, &result.reason) {
+            (Status::Ran, Some(complaint)) => {
+                let message =
+                    format!("NCCL's own call failed, so it may have read less: {complaint}");
+                let place = result.id.clone();
+                add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), place);
+            }
+            (Status::Failed, Some(reason)) => {
+                let fix = "start it by hand the same way and read what it prints".into();
+                add(&mut list, Code::PathFailed, reason.clone(), fix, result.id.clone());
+            }
+            _ => {}
         }
         for observation in &result.observations {
             let Some(code) = observation.finding else { continue };
@@ -66,6 +77,10 @@ fn texts(
     match code {
         Code::ParsedDifferently => parsed_differently(o),
         Code::UnknownVariable => unknown(name, context.image),
+        Code::NotRead if !name.starts_with("NCCL_") => (
+            format!("{name} was delivered; whether NCCL uses it cannot be told from its name"),
+            "NCCL's own variables begin with NCCL_".into(),
+        ),
         Code::NotRead => (
             format!("{name} was delivered, but ncclGetUniqueId does not read it"),
             "NCCL reads it later, such as at communicator init: check a running job".into(),
@@ -76,6 +91,10 @@ fn texts(
         ),
         Code::CannotTell => (format!("{name}: {}", why_unreadable(o)), CANNOT_TELL.into()),
         Code::LiveOnly => live_only(o, path),
+        Code::ForeignValue => foreign(o),
+        Code::NeverDelivered | Code::Overwritten if o.set_in == Place::Site && runs_site(path) => {
+            (NOT_RUN.into(), NOT_RUN_FIX.into())
+        }
         Code::SetAfterLatched => (
             "the value was set after NCCL had read and cached the variable".into(),
             cure(path, "set it before the first NCCL call of the process"),
@@ -87,16 +106,27 @@ fn texts(
     }
 }
 
-/// A value of which only a beginning arrived.
+/// A conf file's value of which only a beginning arrived.
 fn cut_short(o: &Observation) -> Option<(String, String)> {
     let (live, expected) = (o.live.value()?, o.expected.value()?);
-    (!live.is_empty() && live.len() < expected.len() && expected.starts_with(live)).then(|| {
+    let cut = o.set_in == Place::Conf && live.len() < expected.len() && expected.starts_with(live);
+    (cut && !live.is_empty()).then(|| {
         let (kept, all) = (live.len(), expected.len());
         (
             format!("only the first {kept} of {all} bytes of {} arrived", o.variable),
             "shorten the value; NCCL cuts a line of a conf file at 1023 bytes".into(),
         )
     })
+}
+
+/// A value that no place of the test set.
+fn foreign(o: &Observation) -> (String, String) {
+    (
+        format!("{} is live with a value that no place of this test set", o.variable),
+        "look for it in the launcher itself, nccl.conf files, profiles, site files and in what the \
+         framework itself sets"
+            .into(),
+    )
 }
 
 const CALL_FAILED: &str = "run that way with NCCL_DEBUG=INFO and look for NCCL's first WARN line";
@@ -126,23 +156,39 @@ fn live_only(o: &Observation, path: Option<&LaunchPath>) -> (String, String) {
     (message.into(), LIVE_ONLY_FIX.into())
 }
 
+/// A path on which Python should run the site file.
+fn runs_site(path: Option<&LaunchPath>) -> bool {
+    path.is_some_and(|p| p.cause == RUNS_AT_START[0])
+}
+
+const NOT_RUN: &str = "this Python did not run the site file: one of the same name comes first \
+    on sys.path (Debian's own in /usr/lib/python3.x), or site files are switched off";
+const NOT_RUN_FIX: &str = "use a .pth file in site-packages, or set the variable before Python \
+    starts; python3 -c 'import sitecustomize; print(sitecustomize)' shows which one wins";
+
 const LIVE_ONLY: &str = "the value is live, but exec did not deliver it";
 const LIVE_ONLY_FIX: &str =
     "nothing, if it was set before NCCL's first call; judge such a process by its live environ";
 
 fn parsed_differently(o: &Observation) -> (String, String) {
-    let text = o.expected.value().map(String::from_utf8_lossy).unwrap_or_default();
-    let number = match o.latched {
-        Latched::Value(n) => n.to_string(),
-        _ => "another number".into(),
+    let name = &o.variable;
+    let text: String =
+        String::from_utf8_lossy(o.expected.value().unwrap_or_default()).chars().take(40).collect();
+    let parsed = parse_like_nccl(o.expected.value().unwrap_or_default());
+    let message = match (parsed, &o.latched) {
+        (Parsed::Overflow, _) => format!("{name}={text} is out of range: NCCL takes its default"),
+        (Parsed::Octal(n), _) => {
+            format!("NCCL takes {name}={text} for {n}: a leading zero means octal")
+        }
+        (Parsed::Prefix(n), Latched::NotRead) => {
+            format!("NCCL will parse {name}={text} to {n} when it reads it: it drops the rest")
+        }
+        (Parsed::Prefix(n) | Parsed::Whole(n), _) => {
+            format!("NCCL parsed {name}={text} to {n}: it drops the rest")
+        }
+        (Parsed::Empty, _) => format!("NCCL takes the empty {name} for unset"),
     };
-    (
-        format!(
-            "NCCL parsed {}={text} to {number}: it drops what strtoll does not take",
-            o.variable
-        ),
-        "write a plain integer, such as 8388608 for 8M".into(),
-    )
+    (message, "write a plain integer, such as 8388608 for 8M".into())
 }
 
 fn unknown(name: &str, image: Option<&Image>) -> (String, String) {

@@ -6,11 +6,18 @@ use anyhow::{Context, Result, bail};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "nccldiag-run-";
+/// The prefix of a folder that is not locked yet.
+const NEW: &str = "nccldiag-new-";
 const LOCK: &str = "lock";
+/// Below a folder with a longer path, in bytes, Python's fork server fails: it
+/// puts a socket into a folder in our launch's folder, and the path of a socket
+/// has at most 107 bytes. Such a folder is the last choice.
+const LONGEST_BASE: usize = 40;
 
 /// The shared object that Python children load.
 const PROBE_LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_probe.so"));
@@ -49,19 +56,29 @@ impl RunFolder {
     }
 
     fn create_in(base: &Path) -> Result<Self> {
+        if !base.is_absolute() {
+            bail!("its path is not absolute");
+        }
+        if base.as_os_str().as_bytes().contains(&b':') {
+            bail!("its path has a colon, which PYTHONPATH cannot hold");
+        }
         let flags = statvfs(base).context("ask about its file system")?.flags();
         if flags.contains(FsFlags::ST_NOEXEC) {
             bail!("it is mounted noexec, and Python children load a shared object from there");
         }
-        let unique = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}{}-", std::process::id()))
+        // It gets its name only when it is locked: another run removes what has
+        // the name and no lock.
+        let new = tempfile::Builder::new()
+            .prefix(&format!("{NEW}{}-", std::process::id()))
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
             .tempdir_in(base)
-            .context("create a folder")?
-            .keep();
-        let lock = File::create(unique.join(LOCK)).context("create a lock file")?;
+            .context("create a folder")?;
+        let lock = File::create(new.path().join(LOCK)).context("create a lock file")?;
         lock.lock().context("lock its lock file")?;
-        let folder = Self { path: unique, _lock: lock, notes: Vec::new() };
+        let suffix = new.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let path = base.join(suffix.replacen(NEW, PREFIX, 1));
+        fs::rename(new.path(), &path).context("name the folder")?;
+        let folder = Self { path, _lock: lock, notes: Vec::new() };
         folder.write(&folder.probe_library(), PROBE_LIBRARY)?;
         folder.write(&folder.script(), PROBE_SCRIPT.as_bytes())?;
         folder.write(&folder.empty_conf(), b"")?;
@@ -102,8 +119,8 @@ impl RunFolder {
         self.path.join("libnccldiag_probe.so")
     }
 
-    /// The Python probe, alone in a folder, because Python puts a script's
-    /// folder on sys.path.
+    /// The Python probe. Python puts the folder on sys.path, so no other Python
+    /// file may lie in it.
     pub fn script(&self) -> PathBuf {
         self.path.join("nccldiag_probe.py")
     }
@@ -111,6 +128,11 @@ impl RunFolder {
     /// A conf file without a line.
     pub fn empty_conf(&self) -> PathBuf {
         self.path.join("empty.conf")
+    }
+
+    /// What the command lines of this run's processes contain.
+    pub fn mark(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
     }
 
     /// The folder itself.
@@ -130,9 +152,10 @@ fn bases() -> Vec<PathBuf> {
     let mut list = vec![std::env::temp_dir(), "/tmp".into(), "/dev/shm".into()];
     list.extend(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from));
     list.push("/var/tmp".into());
+    list.sort_by_key(|path| path.as_os_str().len() > LONGEST_BASE);
     let mut seen = Vec::new();
     list.retain(|p| {
-        p.is_absolute() && !seen.contains(p) && {
+        !seen.contains(p) && {
             seen.push(p.clone());
             true
         }
@@ -143,33 +166,47 @@ fn bases() -> Vec<PathBuf> {
 /// Removes the folders of runs whose driver is dead: ours by owner, and their
 /// lock can be had.
 pub fn remove_dead_runs() {
-    for base in bases() {
-        let entries = fs::read_dir(&base).into_iter().flatten().flatten();
-        for entry in entries.filter(|e| e.file_name().to_string_lossy().starts_with(PREFIX)) {
-            remove_if_dead(&entry.path());
+    for base in bases().into_iter().filter(|base| base.is_absolute()) {
+        for entry in fs::read_dir(&base).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let dead = if name.starts_with(PREFIX) {
+                is_unlocked(&entry.path())
+            } else if let Some(rest) = name.strip_prefix(NEW) {
+                was_abandoned(rest, &entry)
+            } else {
+                continue;
+            };
+            if dead && is_own_directory(&entry.path()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
         }
     }
 }
 
-fn remove_if_dead(path: &Path) {
-    let Ok(meta) = fs::symlink_metadata(path) else { return };
-    if !meta.is_dir() || meta.uid() != nix::unistd::geteuid().as_raw() {
-        return;
-    }
+fn is_own_directory(path: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == own)
+}
+
+/// A folder has its name only while somebody holds its lock.
+fn is_unlocked(path: &Path) -> bool {
     // Opened without following a link: the name was read from a shared folder.
     let lock = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path.join(LOCK));
-    let dead = match lock {
+    match lock {
         Ok(file) => file.try_lock().is_ok(),
-        // Killed between making the folder and its lock, unless it is so young
-        // that its driver may be about to make it.
-        Err(_) => meta.modified().is_ok_and(|t| t.elapsed().is_ok_and(|age| age.as_secs() > 60)),
-    };
-    if dead {
-        let _ = fs::remove_dir_all(path);
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
+}
+
+/// Its maker was killed before it was locked: that process is gone, and not
+/// only out of sight in another namespace, as making takes no time.
+fn was_abandoned(rest: &str, entry: &fs::DirEntry) -> bool {
+    let maker = rest.split('-').next().unwrap_or_default();
+    let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+    !Path::new("/proc").join(maker).exists() && age.is_some_and(|age| age.as_secs() >= 2)
 }
 
 #[cfg(test)]
@@ -177,16 +214,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_a_dead_run_is_removed_and_one_in_use_stays() {
+    fn a_folder_of_a_dead_run_is_told_from_one_in_use() {
         let base = tempfile::tempdir().expect("temp folder");
         let alive = RunFolder::create_in(base.path()).expect("a usable folder");
         let dead = base.path().join(format!("{PREFIX}1-x"));
         fs::create_dir(&dead).expect("create");
         fs::write(dead.join(LOCK), "").expect("create its lock");
-        remove_if_dead(&dead);
-        remove_if_dead(alive.path());
-        assert!(!dead.exists());
-        assert!(alive.path().exists());
+        assert!(is_unlocked(&dead));
+        assert!(!is_unlocked(alive.path()));
         let path = alive.path().to_owned();
         drop(alive);
         assert!(!path.exists());

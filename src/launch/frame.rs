@@ -9,7 +9,8 @@ use memchr::memmem;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-const MARK: &str = "@nccldiag:";
+/// What a framed line has in it.
+pub const MARK: &str = "@nccldiag:";
 /// Payload bytes on one line, so that a line is shorter than 512 bytes: pipes
 /// pass that in one piece.
 const CHUNK: usize = 192;

@@ -1,10 +1,11 @@
 //! The driver's end of the socket: accepts probes and parents, learns their
 //! process ids from the kernel, and hands each to the launch that waits for it.
 
-use crate::probes::channel::{RELEASE, read_message};
+use crate::probes::channel::{RELEASE, Reachable, read_message};
 use crate::probes::wire::Fields;
 use anyhow::{Context, Result};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 /// A process that reported. It stays alive until it is released; dropping this
 /// ends it.
@@ -25,6 +27,12 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// The process still holds its end: its id was not given to another one.
+    pub fn is_there(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        !matches!(recv(self.stream.as_raw_fd(), &mut [0], flags), Ok(0) | Err(Errno::ECONNRESET))
+    }
+
     /// Lets the process go on to its normal end.
     pub fn release(mut self) {
         // A process that is gone needs no release.
@@ -45,17 +53,27 @@ impl Hub {
     /// # Errors
     /// The socket cannot be made.
     pub fn listen(socket: &Path) -> Result<Self> {
-        let listener =
-            bind_any_length(socket).with_context(|| format!("listen on {}", socket.display()))?;
+        let listener = Reachable::new(socket)
+            .and_then(|short| UnixListener::bind(short.path()))
+            .with_context(|| format!("listen on {}", socket.display()))?;
         let waiting = Waiting::default();
         let shared = Arc::clone(&waiting);
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+        let accept = move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else {
+                    // Out of descriptors, most likely: others will be closed.
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
                 let shared = Arc::clone(&shared);
                 // A connection that says nothing must not keep others waiting.
-                thread::spawn(move || receive(stream, &shared));
+                // Without a thread for it, it is closed, which ends the probe.
+                let one = thread::Builder::new().name("arrival".into());
+                let _ = one.spawn(move || receive(stream, &shared));
             }
-        });
+        };
+        let acceptor = thread::Builder::new().name("hub".into());
+        acceptor.spawn(accept).context("start a thread for the probes' reports")?;
         Ok(Self { waiting })
     }
 
@@ -90,17 +108,4 @@ fn receive(mut stream: UnixStream, waiting: &Waiting) {
     {
         let _ = parent.write_all(&[RELEASE]);
     }
-}
-
-/// `sun_path` holds 107 bytes: a longer path is bound through its folder's
-/// descriptor.
-fn bind_any_length(socket: &Path) -> std::io::Result<UnixListener> {
-    if socket.as_os_str().len() < 108 {
-        return UnixListener::bind(socket);
-    }
-    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
-        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
-    };
-    let folder = std::fs::File::open(folder)?;
-    UnixListener::bind(format!("/proc/self/fd/{}/{}", folder.as_raw_fd(), name.display()))
 }

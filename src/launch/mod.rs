@@ -8,27 +8,36 @@ mod conf;
 mod custom;
 mod driver;
 mod exec;
+mod failure;
+pub mod far;
 mod findings;
 mod folder;
-pub(crate) mod frame;
+mod frame;
 mod hub;
-pub(crate) mod observe;
+mod mark;
+mod observe;
 mod python;
+mod remarks;
+mod running;
 mod shell;
 mod site;
+mod transcript;
 mod values;
 mod verdict;
 
 pub use custom::Custom;
-pub use driver::{Driver, Options, find_tool};
+pub use driver::{Driver, Options};
 pub use findings::{Context, findings};
 pub use folder::{RunFolder, remove_dead_runs};
 pub use python::Python;
+pub use remarks::remarks;
 pub use values::Values;
 
 use crate::model::{Family, Place};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// One place where the watched variables are set. `nth` tells two settings of
 /// the same kind apart (two sitecustomize.py files), so that each has a value
@@ -50,6 +59,15 @@ pub(crate) const SECOND_SITE: Set = Set { place: Place::Site, nth: 1 };
 pub(crate) const CONF: Set = Set { place: Place::Conf, nth: 0 };
 pub(crate) const LAUNCHER: Set = Set { place: Place::Launcher, nth: 0 };
 pub(crate) const SECOND_LAUNCHER: Set = Set { place: Place::Launcher, nth: 1 };
+
+/// In the shell, or just before the start: what most paths compare.
+pub(crate) const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
+
+/// Cause and cure where a loss would be a surprise.
+pub(crate) const INHERITS: [&str; 2] = [
+    "the child should inherit its parent's whole environment",
+    "look for a wrapper, profile or start-up file between the two that changes it",
+];
 
 /// What a path needs on this machine before it can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +118,10 @@ pub struct Stage<'a> {
     pub values: &'a Values,
     /// The places set on this launch.
     pub launch: &'a [Set],
+    /// The longest that a preparing step may take.
+    pub limit: Duration,
+    /// Becomes true when the run is to end.
+    pub stop: &'a AtomicBool,
 }
 
 /// How to start the first process of a launch.

@@ -8,7 +8,7 @@ use super::verdict::{Evidence, judge};
 use super::{Set, hub::Arrival};
 use crate::model::{Latched, Observation, Place, Seen, Unreadable};
 use crate::nccl::xray::{self, ImageCache};
-use crate::probes::wire::Fields;
+use crate::probes::wire::{Fields, split_assignment};
 use crate::process::{self, EnvBlock};
 
 /// Everything seen of one probe.
@@ -19,7 +19,7 @@ pub struct Sighting {
     reads: Reads,
     mapping: Vec<Vec<u8>>,
     parent: Option<ParentSighting>,
-    /// What NCCL itself complained about.
+    /// What NCCL's call complained about.
     pub nccl_error: Option<String>,
 }
 
@@ -47,20 +47,32 @@ struct ParentSighting {
 
 impl Sighting {
     /// Reads the views of a process that waits to be observed.
-    pub fn of(probe: &Arrival, parent: Option<&Arrival>, images: &ImageCache) -> Self {
+    ///
+    /// # Errors
+    /// It ended meanwhile, so that its process id may be another one's.
+    pub fn of(
+        probe: &Arrival,
+        parent: Option<&Arrival>,
+        images: &ImageCache,
+    ) -> Result<Self, String> {
         let told = &probe.fields;
         let parent = parent.map(|p| ParentSighting {
             mapping: mapping(&p.fields),
             live: process::live_environ(p.pid),
         });
-        Self {
+        let sighting = Self {
             exec: process::exec_block(probe.pid).or_else(|why| told_or(told, "exec", why)),
             live: process::live_environ(probe.pid).or_else(|why| told_or(told, "live", why)),
             latched: read_latched(probe.pid, told, images),
             reads: Reads::from(told),
             mapping: mapping(told),
             parent,
-            nccl_error: told.text("error").map(str::to_owned),
+            nccl_error: failed_call(told),
+        };
+        if probe.is_there() {
+            Ok(sighting)
+        } else {
+            Err("the probe ended while it was looked at".into())
         }
     }
 
@@ -74,7 +86,7 @@ impl Sighting {
             reads: Reads::from(told),
             mapping: mapping(told),
             parent: None,
-            nccl_error: told.text("error").map(str::to_owned),
+            nccl_error: failed_call(told),
         }
     }
 
@@ -101,10 +113,14 @@ impl Sighting {
         let latched = self.latched(name);
         let read = self.reads.last(name);
         let (verdict, finding) = judge(&Evidence {
+            place: *place,
+            is_nccl_name: name.starts_with("NCCL_"),
+            witnessed: matches!(self.reads, Reads::Witnessed(_)),
             expected,
             rivals: &rivals,
             exec: &exec,
             exec_damaged: self.exec.as_ref().is_ok_and(EnvBlock::looks_overwritten),
+            exec_shadowed: self.exec.as_ref().is_ok_and(|e| is_shadowed(e, name, expected)),
             live: &live,
             latched: &latched,
             read: &read,
@@ -131,7 +147,7 @@ impl Sighting {
             LatchedView::Told(list) => list
                 .iter()
                 .find(|(n, _)| n == name)
-                .map_or(Latched::NoSuchParameter, |(_, latched)| latched.clone()),
+                .map_or_else(unsaid, |(_, latched)| latched.clone()),
             LatchedView::Unreadable(why) => Latched::Unreadable(why.clone()),
         }
     }
@@ -149,9 +165,6 @@ impl Sighting {
 
 impl Reads {
     fn from(told: &Fields) -> Self {
-        if let Some(why) = told.text("unwitnessed") {
-            return Self::Unwitnessed(Unreadable::new(why));
-        }
         if told.first("version").is_none() {
             return Self::Unwitnessed(Unreadable::new("NCCL was not called"));
         }
@@ -164,13 +177,31 @@ impl Reads {
             Self::Unwitnessed(why) => return Seen::Unreadable(why.clone()),
             Self::Witnessed(told) => told,
         };
-        let value = told.assignments("read").filter(|(n, _)| *n == name.as_bytes()).last();
-        match value {
-            Some((_, value)) => Seen::Value(value.to_vec()),
-            None if told.all("unset").any(|n| n == name.as_bytes()) => Seen::Absent,
-            None => Seen::Unreadable(Unreadable::new("NCCL did not ask for it")),
-        }
+        let answers = told.iter().filter_map(|(key, field)| match key {
+            "read" => split_assignment(field)
+                .and_then(|(n, v)| (n == name.as_bytes()).then(|| Seen::Value(v.to_vec()))),
+            "unset" => (field == name.as_bytes()).then_some(Seen::Absent),
+            _ => None,
+        });
+        let unasked = || Seen::Unreadable(Unreadable::new("NCCL did not ask for it"));
+        answers.last().unwrap_or_else(unasked)
     }
+}
+
+/// The value is there, but not as the first entry of its name.
+fn is_shadowed(block: &EnvBlock, name: &str, expected: &[u8]) -> bool {
+    let mut values = block.variables().filter(|(n, _)| *n == name.as_bytes()).map(|(_, v)| v);
+    values.next().is_some_and(|first| first != expected) && values.any(|v| v == expected)
+}
+
+fn unsaid() -> Latched {
+    Latched::Unreadable(Unreadable::new("the probe did not say"))
+}
+
+/// What a call of NCCL gave; that the library could not even be loaded is told
+/// by N instead.
+fn failed_call(told: &Fields) -> Option<String> {
+    told.first("version").and(told.text("error")).map(str::to_owned)
 }
 
 fn mapping(told: &Fields) -> Vec<Vec<u8>> {
@@ -218,13 +249,13 @@ fn read_latched(pid: i32, told: &Fields, images: &ImageCache) -> LatchedView {
     }
 }
 
-/// N of a process with exactly one libnccl (the first, when there are several).
+/// N of the library that the probe called, else of the first one.
 ///
 /// # Errors
 /// No libnccl is mapped, it has no symbols, or the memory cannot be read.
 pub fn latched_from_outside(pid: i32, images: &ImageCache) -> Result<xray::LatchedSet, Unreadable> {
     let loaded = xray::loaded(pid, images)?;
-    let first =
-        loaded.first().ok_or_else(|| Unreadable::new("no libnccl is loaded in this process"))?;
-    xray::latched(pid, first)
+    let called = loaded.iter().find(|l| images.was_asked_for(l)).or(loaded.first());
+    let called = called.ok_or_else(|| Unreadable::new("no libnccl is loaded in this process"))?;
+    xray::latched(pid, called)
 }

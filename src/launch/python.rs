@@ -1,7 +1,8 @@
 //! The Python family: how Python starts processes, and where in a Python
 //! program a variable can be set. Also the one Python that all paths use.
 
-use super::{CHILD, LaunchPath, Need, PARENT, SHELL, Set, Stage, Top};
+use super::driver::find_tool;
+use super::{BOTH, CHILD, INHERITS, LaunchPath, Need, PARENT, SHELL, Set, Stage, Top};
 use crate::model::Family;
 use crate::process;
 use anyhow::{Context, Result, bail};
@@ -9,9 +10,9 @@ use serde::Deserialize;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
 const PARENT_AND_CHILD: &[&[Set]] = &[&[CHILD], &[PARENT, CHILD]];
 
 const fn path(
@@ -31,11 +32,6 @@ const fn path(
         cure,
     }
 }
-
-const INHERITS: [&str; 2] = [
-    "the child should inherit the parent's libc environment",
-    "look for a wrapper between the parent and the child that changes it",
-];
 
 const IN_TARGET: [&str; 2] = [
     "a value set in the target function is live only, and too late once NCCL has read it",
@@ -158,16 +154,44 @@ const DESCRIBE: &str = "import importlib.util as u, json, sys; print(json.dumps(
     'setproctitle': u.find_spec('setproctitle') is not None}))";
 
 impl Python {
+    /// The interpreter for these paths, or why there is none.
+    ///
+    /// # Errors
+    /// A reason to skip the paths that need it.
+    pub fn needed(
+        program: &Path,
+        paths: &[&'static LaunchPath],
+        limit: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Self, String> {
+        let needs = |need: &Need| matches!(need, Need::Python | Need::PythonModule(_));
+        if !paths.iter().any(|path| path.needs.iter().any(needs)) {
+            return Err("no path needs Python".into());
+        }
+        if program.components().count() == 1 && find_tool(&program.to_string_lossy()).is_none() {
+            return Err(format!("there is no {} in PATH (see --python)", program.display()));
+        }
+        Self::ask(program, limit, stop).map_err(|error| format!("{error:#}"))
+    }
+
     /// Asks an interpreter to describe itself.
     ///
     /// # Errors
     /// It cannot be started, fails, hangs, or says something else.
-    pub fn ask(program: &Path) -> Result<Self> {
-        let text = run(program, &["-c".as_ref(), DESCRIBE.as_ref()])
+    fn ask(program: &Path, limit: Duration, stop: &AtomicBool) -> Result<Self> {
+        let text = run(program, &["-c".as_ref(), DESCRIBE.as_ref()], limit, stop)
             .with_context(|| format!("ask {} what it is", program.display()))?;
-        let line = text.lines().last().unwrap_or_default();
-        serde_json::from_str(line)
-            .with_context(|| format!("{} did not describe itself as Python 3", program.display()))
+        // Site files and exit handlers may print lines of their own.
+        let described = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+        let mut python: Self = described.with_context(|| {
+            format!("{} did not describe itself as Python 3", program.display())
+        })?;
+        if python.executable.as_os_str().is_empty() {
+            // Without PATH, Python does not know where it is.
+            let found = find_tool(&program.to_string_lossy());
+            python.executable = found.unwrap_or_else(|| program.to_owned());
+        }
+        Ok(python)
     }
 
     /// Whether a module that a path needs is there.
@@ -179,14 +203,14 @@ impl Python {
     ///
     /// # Errors
     /// It cannot be started, fails or hangs; with the end of what it printed.
-    pub fn run(&self, args: &[&OsStr]) -> Result<String> {
-        run(&self.executable, args)
+    pub fn run(&self, args: &[&OsStr], limit: Duration, stop: &AtomicBool) -> Result<String> {
+        run(&self.executable, args, limit, stop)
     }
 }
 
-fn run(program: &Path, args: &[&OsStr]) -> Result<String> {
+fn run(program: &Path, args: &[&OsStr], limit: Duration, stop: &AtomicBool) -> Result<String> {
     let mut command = Command::new(program);
-    let output = process::output(command.args(args), Duration::from_secs(20))
+    let output = process::output(command.args(args), limit, stop)
         .with_context(|| format!("run {}", program.display()))?;
     if !output.status.success() {
         let tail = String::from_utf8_lossy(&output.stderr);

@@ -1,6 +1,6 @@
 //! The shell family: shells and the common tools between a shell and a worker.
 
-use super::{LAUNCHER, LaunchPath, Need, SHELL, Set, Stage, Top};
+use super::{INHERITS, LAUNCHER, LaunchPath, Need, SHELL, Set, Stage, Top};
 use crate::model::Family;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -8,11 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 
 const SHELL_ONLY: &[&[Set]] = &[&[SHELL]];
 const SHELL_AND_MAKEFILE: &[&[Set]] = &[&[SHELL], &[LAUNCHER], &[SHELL, LAUNCHER]];
-
-const INHERITS: [&str; 2] = [
-    "this tool should hand on its whole environment",
-    "look for a start-up file or a wrapper that changes it",
-];
 
 const fn path(
     id: &'static str,
@@ -139,31 +134,41 @@ fn makefile(stage: &Stage, prefix: &str) -> Result<Top> {
         text.extend_from_slice(prefix.as_bytes());
         text.extend_from_slice(name.as_bytes());
         text.extend_from_slice(b" = ");
-        text.extend_from_slice(&escape_for_make(&value)?);
+        text.extend_from_slice(&assigned(&value)?);
         text.push(b'\n');
     }
     text.extend_from_slice(b"all:\n\t@");
     let words = stage.native();
     let words = words.iter().map(|w| shlex::bytes::try_quote(w.as_bytes()));
     let line = words.collect::<Result<Vec<_>, _>>()?.join(&b' ');
-    text.extend_from_slice(&escape_for_make(&line)?);
+    text.extend_from_slice(&recipe(&line)?);
     text.push(b'\n');
     let path = stage.folder.join("Makefile");
     std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     Ok(Top::new(["make".as_ref(), "-s".as_ref(), "-f".as_ref(), path.as_os_str()]))
 }
 
-fn escape_for_make(text: &[u8]) -> Result<Vec<u8>> {
-    if text.contains(&b'\n') {
-        bail!("a line of a Makefile cannot hold a value with a newline");
+/// A value as make's assignment takes it. Blanks at its ends, a newline or a
+/// backslash it would not take as they are.
+fn assigned(value: &[u8]) -> Result<Vec<u8>> {
+    if value.trim_ascii() != value || value.contains(&b'\n') || value.contains(&b'\\') {
+        bail!("a line of a Makefile cannot hold this value: blanks at its ends, a newline or \\");
     }
-    let mut out = Vec::with_capacity(text.len());
-    for &byte in text {
-        match byte {
-            b'$' => out.extend_from_slice(b"$$"),
-            b'#' => out.extend_from_slice(b"\\#"),
-            other => out.push(other),
-        }
+    Ok(value.iter().flat_map(|byte| escaped(*byte, b"$#")).collect())
+}
+
+/// A line of shell as make's recipe takes it.
+fn recipe(line: &[u8]) -> Result<Vec<u8>> {
+    if line.contains(&b'\n') {
+        bail!("a line of a Makefile cannot hold a path with a newline");
     }
-    Ok(out)
+    Ok(line.iter().flat_map(|byte| escaped(*byte, b"$")).collect())
+}
+
+fn escaped(byte: u8, special: &[u8]) -> Vec<u8> {
+    match byte {
+        b'$' => b"$$".to_vec(),
+        other if special.contains(&other) => vec![b'\\', other],
+        other => vec![other],
+    }
 }

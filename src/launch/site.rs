@@ -30,7 +30,8 @@ const fn path(
     }
 }
 
-const RUNS_AT_START: [&str; 2] = [
+/// Cause and cure where a site file does run.
+pub(super) const RUNS_AT_START: [&str; 2] = [
     "a site file runs inside each Python process at its start and assigns over what exec delivered",
     "use os.environ.setdefault in the site file, or remove the line",
 ];
@@ -189,12 +190,8 @@ fn user_customize(stage: &Stage) -> Result<Top> {
 /// Makes a real venv, with a site file in its site-packages.
 fn in_venv(stage: &Stage, name: &str, flag: Option<&str>) -> Result<Top> {
     let venv = stage.folder.join("venv");
-    stage.python()?.run(&[
-        "-m".as_ref(),
-        "venv".as_ref(),
-        "--without-pip".as_ref(),
-        venv.as_ref(),
-    ])?;
+    let words = ["-m".as_ref(), "venv".as_ref(), "--without-pip".as_ref(), venv.as_os_str()];
+    stage.python()?.run(&words, stage.limit, stage.stop)?;
     write_site_file(stage, SITE, &site_packages(&venv)?, name)?;
     let mut line = stage.python_line("self")?.to_vec();
     line[0] = venv.join("bin/python").into();

@@ -26,6 +26,12 @@ impl Values {
         Self { given }
     }
 
+    /// Whether a row of a process in which several places were set shows who
+    /// won: not when all of them set the user's one value.
+    pub fn tell_places_apart(&self) -> bool {
+        self.given.is_empty()
+    }
+
     /// The watched names.
     pub fn names(&self) -> Vec<&str> {
         if self.given.is_empty() {
@@ -44,13 +50,6 @@ impl Values {
         let number = place * 100_000 + 1 + usize::from(set.nth);
         let list = format!("lo,c{place}{}", set.nth);
         vec![(INTEGER.into(), number.to_string().into_bytes()), (STRING.into(), list.into_bytes())]
-    }
-
-    /// The longest assignment, in bytes with its final NUL: Linux allows
-    /// 131072 for one string of an exec.
-    pub fn longest(&self) -> Option<(&str, usize)> {
-        let sizes = self.given.iter().map(|(n, v)| (n.as_str(), n.len() + v.len() + 2));
-        sizes.max_by_key(|&(_, size)| size)
     }
 }
 

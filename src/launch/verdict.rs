@@ -6,7 +6,9 @@ use crate::model::{Code, Latched, Place, Seen, Verdict};
 /// Everything known about one variable in one observed process, seen from one
 /// place that set it.
 pub struct Evidence<'a> {
-    /// What the place in question set.
+    /// The place in question.
+    pub place: Place,
+    /// What it set.
     pub expected: &'a [u8],
     /// What other places on the same way set.
     pub rivals: &'a [(Place, Vec<u8>)],
@@ -14,12 +16,18 @@ pub struct Evidence<'a> {
     pub exec: &'a Seen,
     /// E shows signs of a process title written over it.
     pub exec_damaged: bool,
+    /// E has this very value too, behind another entry of the same name.
+    pub exec_shadowed: bool,
     /// View L.
     pub live: &'a Seen,
     /// View N.
     pub latched: &'a Latched,
-    /// What NCCL's first `getenv` of the name was answered.
+    /// What NCCL's last `getenv` of the name was answered.
     pub read: &'a Seen,
+    /// The name begins with `NCCL_`: only those are listed in the library.
+    pub is_nccl_name: bool,
+    /// NCCL's `getenv` calls were recorded, so that one not seen was not made.
+    pub witnessed: bool,
     /// Python's mapping, of this process or of its parent, has the value.
     pub in_mapping: bool,
 }
@@ -49,38 +57,45 @@ fn arrived(e: &Evidence) -> (Verdict, Option<Code>) {
 
 /// A verdict when NCCL has something else than the live value.
 fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
+    let parsed = || Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently)));
+    let too_late = || Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)));
+    match e.read {
+        // The answer that NCCL was given says more than its cache, which may
+        // hold the default and so equal the value by chance.
+        Seen::Absent => return too_late(),
+        Seen::Value(read) if read != e.expected => return too_late(),
+        _ => {}
+    }
     match e.latched {
+        // A name that NCCL was seen reading is known to it.
+        Latched::NoSuchParameter if e.read.is_known() || !e.is_nccl_name => None,
         Latched::NoSuchParameter => Some((Verdict::UnknownVariable, Some(Code::UnknownVariable))),
         Latched::Value(n) => match parse_like_nccl(e.expected) {
-            Parsed::Whole(m) if m == *n => None,
-            Parsed::Prefix(m) if m == *n => {
-                Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently)))
-            }
-            // An empty string counts as unset, an overflow as the default: in
-            // both cases the cache says nothing about the order of events.
+            // An empty string counts as unset: the cache says nothing.
             Parsed::Empty => None,
-            Parsed::Overflow => Some((Verdict::ParsedDifferently, Some(Code::ParsedDifferently))),
-            Parsed::Whole(_) | Parsed::Prefix(_) => {
-                Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)))
-            }
+            Parsed::Whole(m) if m == *n => None,
+            Parsed::Prefix(m) | Parsed::Octal(m) if m == *n => parsed(),
+            Parsed::Overflow => parsed(),
+            Parsed::Whole(_) | Parsed::Prefix(_) | Parsed::Octal(_) => too_late(),
         },
-        // Cached values are judged above; a string has only the answer that
-        // NCCL was given when it asked.
-        _ => match e.read {
-            Seen::Value(read) if read != e.expected => {
-                Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched)))
-            }
-            Seen::Absent => Some((Verdict::SetAfterLatched, Some(Code::SetAfterLatched))),
-            _ => None,
-        },
+        _ => None,
     }
 }
 
 /// A delivered value may still be worth a remark.
 fn remark(e: &Evidence) -> Option<Code> {
     match e.latched {
-        Latched::NotRead => Some(Code::NotRead),
-        Latched::NotCached if !e.read.is_known() => Some(Code::NotRead),
+        Latched::NotRead => match parse_like_nccl(e.expected) {
+            // Not yet, but NCCL will make something else of it.
+            Parsed::Prefix(_) | Parsed::Octal(_) | Parsed::Overflow => {
+                Some(Code::ParsedDifferently)
+            }
+            Parsed::Whole(_) | Parsed::Empty => Some(Code::NotRead),
+        },
+        Latched::NoSuchParameter if !e.read.is_known() => Some(Code::NotRead),
+        Latched::NotCached if e.read.is_known() => None,
+        Latched::NotCached if e.witnessed => Some(Code::NotRead),
+        Latched::NotCached => Some(Code::NcclNotChecked),
         Latched::Unreadable(_) => Some(Code::NcclNotChecked),
         _ => None,
     }
@@ -94,17 +109,35 @@ fn lost(e: &Evidence) -> (Verdict, Option<Code>) {
         .value()
         .and_then(|live| e.rivals.iter().find(|(_, value)| value == live).map(|&(place, _)| place));
     match winner {
+        _ if e.exec_shadowed && e.live == e.exec => {
+            (Verdict::Overwritten, Some(Code::DuplicateEntry))
+        }
         Some(Place::Site) => (Verdict::Overwritten, Some(Code::OverwrittenBySiteFile)),
         Some(Place::Conf) => (Verdict::Overwritten, Some(Code::OverwrittenByConfFile)),
         Some(Place::Child) if delivered => {
             (Verdict::ChangedAfterExec, Some(Code::ChangedAfterExec))
         }
         Some(_) => (Verdict::Overwritten, Some(Code::Overwritten)),
+        None if delivered && e.live.value().is_some() => {
+            (Verdict::ChangedAfterExec, Some(Code::ForeignValue))
+        }
         None if delivered => (Verdict::ChangedAfterExec, Some(Code::ChangedAfterExec)),
+        None if is_beginning(e) => (Verdict::Overwritten, Some(Code::Overwritten)),
         None if e.in_mapping => (Verdict::MappingOnly, Some(Code::PythonMappingOnly)),
-        None if e.live.value().is_some() => (Verdict::Overwritten, Some(Code::Overwritten)),
+        None if e.live.value().is_some() => (Verdict::Overwritten, Some(Code::ForeignValue)),
+        // Not live, that is sure; a missing entry of a block that could not be
+        // read, or was written over, proves nothing.
+        None if e.exec_damaged || !e.exec.is_known() => {
+            (Verdict::CannotTell, Some(Code::CannotTell))
+        }
         None => (Verdict::NeverDelivered, Some(Code::NeverDelivered)),
     }
+}
+
+/// A conf file's line was cut: only a beginning of the value is live.
+fn is_beginning(e: &Evidence) -> bool {
+    let live = e.live.value().unwrap_or_default();
+    e.place == Place::Conf && !live.is_empty() && e.expected.starts_with(live)
 }
 
 /// What `strtoll(text, NULL, 0)`, NCCL's parser for integers, makes of a text.
@@ -114,6 +147,9 @@ pub enum Parsed {
     Empty,
     /// The whole text is a number.
     Whole(i64),
+    /// The whole text is an octal number that reads as another decimal one:
+    /// `010` is 8.
+    Octal(i64),
     /// Only a beginning is (0 when not even that): the rest is silently
     /// dropped, as in `8M`.
     Prefix(i64),
@@ -149,7 +185,11 @@ pub fn parse_like_nccl(text: &[u8]) -> Parsed {
     }
     let value = value.map_or(0, |v| if negative { -v } else { v });
     let Ok(value) = i64::try_from(value) else { return Parsed::Overflow };
-    if used == body.len() && used > 0 { Parsed::Whole(value) } else { Parsed::Prefix(value) }
+    match used == body.len() && used > 0 {
+        true if radix == 8 && value.unsigned_abs() > 7 => Parsed::Octal(value),
+        true => Parsed::Whole(value),
+        false => Parsed::Prefix(value),
+    }
 }
 
 #[cfg(test)]
@@ -178,10 +218,14 @@ mod tests {
 
         fn judge(&self, expected: &str, rivals: &[(Place, Vec<u8>)]) -> Verdict {
             judge(&Evidence {
+                place: Place::Shell,
+                witnessed: false,
+                is_nccl_name: true,
                 expected: expected.as_bytes(),
                 rivals,
                 exec: &self.exec,
                 exec_damaged: false,
+                exec_shadowed: false,
                 live: &self.live,
                 latched: &self.latched,
                 read: &self.read,
@@ -228,7 +272,8 @@ mod tests {
             ("8M", Parsed::Prefix(8)),
             ("abc", Parsed::Prefix(0)),
             ("0x100", Parsed::Whole(256)),
-            ("010", Parsed::Whole(8)),
+            ("010", Parsed::Octal(8)),
+            ("007", Parsed::Whole(7)),
             ("0", Parsed::Whole(0)),
             ("0x", Parsed::Prefix(0)),
             ("089", Parsed::Prefix(0)),
@@ -256,7 +301,7 @@ mod tests {
             };
             match parse_like_nccl(text.as_bytes()) {
                 Parsed::Empty => prop_assert!(text.is_empty()),
-                Parsed::Whole(n) | Parsed::Prefix(n) => prop_assert_eq!((n, errno), (libc_value, 0)),
+                Parsed::Whole(n) | Parsed::Prefix(n) | Parsed::Octal(n) => prop_assert_eq!((n, errno), (libc_value, 0)),
                 Parsed::Overflow => prop_assert_eq!(errno, libc::ERANGE),
             }
         }

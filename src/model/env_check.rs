@@ -138,7 +138,8 @@ pub struct NcclUsed {
     pub path: Option<String>,
     /// As its own banner has it: `2.27.7`.
     pub version: Option<String>,
-    /// Whether the file has the symbols that reading N needs.
+    /// Whether the file has its symbol table; without it N is found by the
+    /// shape of the code.
     pub symbols: bool,
 }
 
@@ -176,7 +177,7 @@ pub struct Observation {
     pub live: Seen,
     /// View N.
     pub latched: Latched,
-    /// What NCCL's first `getenv` of this name was answered.
+    /// What NCCL's last `getenv` of this name was answered.
     pub read: Seen,
     /// What NCCL then chose; nothing yet without a communicator.
     pub effect: Option<String>,

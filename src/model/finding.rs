@@ -80,6 +80,12 @@ codes! {
         "NCCL variables of the caller were removed before the test.";
     NcclCallFailed = "ND0117" "nccl-call-failed" Warning,
         "NCCL's own call failed in the observed process.";
+    DuplicateEntry = "ND0118" "duplicate-entry" Warning,
+        "The exec block has the variable more than once; getenv takes the first.";
+    ForeignValue = "ND0119" "foreign-value" Warning,
+        "A value is in force that no place of the test set.";
+    PathFailed = "ND0120" "path-failed" Error,
+        "No probe could be observed on a launch path that was tried.";
 }
 
 impl std::fmt::Display for Code {
@@ -127,6 +133,13 @@ pub struct Finding {
     /// The launch paths, or files, that it was seen on.
     #[serde(rename = "where")]
     pub places: Vec<String>,
+}
+
+impl Finding {
+    /// A finding with the severity of its code.
+    pub fn new(code: Code, message: String, fix: &str, places: Vec<String>) -> Self {
+        Self { code, severity: code.severity(), message, fix: fix.into(), places }
+    }
 }
 
 #[cfg(test)]

@@ -126,7 +126,8 @@ impl Cache {
     pub fn list(&self) -> Result<Vec<Entry>, CacheError> {
         let mut entries = Vec::new();
         for wheel in self.wheels()? {
-            entries.extend(self.entry(&wheel)?);
+            // What does not look like ours is left out, and left alone.
+            entries.extend(self.entry(&wheel).ok().flatten());
         }
         entries.sort_by(|a, b| a.wheel.cmp(&b.wheel));
         Ok(entries)
@@ -159,13 +160,9 @@ impl Cache {
         Ok(cleaned)
     }
 
-    /// Makes the directory and takes the lock for adding `wheel`; `waiting` is
-    /// called once when another process has it.
-    pub(super) fn lock(
-        &self,
-        wheel: &Wheel,
-        waiting: &mut dyn FnMut(),
-    ) -> Result<File, CacheError> {
+    /// Makes the directory and takes the lock for adding `wheel`; `None` while
+    /// another process has it.
+    pub(super) fn try_lock(&self, wheel: &Wheel) -> Result<Option<File>, CacheError> {
         if !self.check_root()? {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.root);
             made.map_err(|error| io_error("create", &self.root, error))?;
@@ -173,12 +170,22 @@ impl Cache {
         }
         let lock = self.lock_file(wheel)?;
         match lock.try_lock() {
-            Ok(()) => return Ok(lock),
-            Err(TryLockError::WouldBlock) => waiting(),
-            Err(TryLockError::Error(error)) => return Err(self.lock_error(wheel, error)),
+            Ok(()) => Ok(Some(lock)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(self.lock_error(wheel, error)),
         }
-        lock.lock().map_err(|error| self.lock_error(wheel, error))?;
-        Ok(lock)
+    }
+
+    /// Removes what killed fetches of other wheels left; the caller holds the
+    /// lock of `wheel`.
+    pub(super) fn remove_abandoned(&self, wheel: &Wheel) -> Result<(), CacheError> {
+        for other in self.wheels()?.into_iter().filter(|other| other != wheel) {
+            // Whoever fetches it now cleans up by itself.
+            if let Ok(_lock) = self.lock_file(&other)?.try_lock() {
+                self.remove_partial(&other)?;
+            }
+        }
+        Ok(())
     }
 
     /// A fresh private directory for a fetch. The caller holds the lock.

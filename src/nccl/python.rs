@@ -45,7 +45,7 @@ pub(super) fn package_directories(python: &Path) -> io::Result<Vec<PathBuf>> {
     let mut command = Command::new(python);
     // `-c` imports from the working directory first.
     command.args(["-c", QUESTION]).current_dir("/");
-    Ok(directories(&process::output(&mut command, DEADLINE)?.stdout))
+    Ok(directories(&process::output(&mut command, DEADLINE, &process::NEVER)?.stdout))
 }
 
 fn directories(answer: &[u8]) -> Vec<PathBuf> {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn the_pythons_own_directories_are_found() {
         let Ok(found) = package_directories(&interpreter(None)) else {
-            println!("SKIPPED: no python3 on PATH");
+            crate::testing::skipped("no python3 on PATH");
             return;
         };
         assert!(!found.is_empty());

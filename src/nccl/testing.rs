@@ -4,6 +4,7 @@
 
 use super::cache::{Cache, Entry};
 use super::{progress, wheel};
+use crate::testing::skipped;
 
 /// One wheel of every release train that the facts were measured on.
 const ALL: [&str; 12] = [
@@ -27,12 +28,13 @@ pub(crate) fn libraries() -> Vec<Entry> {
     if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
         for name in ALL {
             let wheel = name.parse().expect("the list is well-formed");
-            wheel::fetch(&wheel, &cache, None, &mut progress::on_stderr()).expect("pip works");
+            wheel::fetch(&wheel, &cache, None, &mut progress::silent).expect("pip works");
         }
     }
     let entries = cache.list().expect("the cache can be read");
     if entries.is_empty() {
-        println!("SKIPPED: no libnccl in {}; set NCCLDIAG_TEST_WHEELS=all", cache.root().display());
+        let root = cache.root().display();
+        skipped(&format!("no libnccl in {root}; set NCCLDIAG_TEST_WHEELS=all"));
     }
     entries
 }

@@ -145,9 +145,9 @@ mod tests {
     use std::path::Path;
     use std::process::{Command, Output};
 
-    /// In a process of its own, because the recorder stays for ever.
+    /// Not a test by itself: the part of the one below that runs in a process
+    /// of its own, because the recorder stays for ever.
     #[test]
-    #[ignore = "runs as a child of the test below"]
     fn child() {
         let Some(path) = std::env::var_os("NCCLDIAG_TEST_LIBRARY") else { return };
         // SAFETY: an official libnccl from the cache.
@@ -170,7 +170,7 @@ mod tests {
 
     fn run(library: &Path) -> Output {
         Command::new(std::env::current_exe().expect("this test"))
-            .args(["--exact", "nccl::witness::tests::child", "--ignored", "--nocapture"])
+            .args(["--exact", "nccl::witness::tests::child", "--nocapture"])
             .env("NCCLDIAG_TEST_LIBRARY", library)
             .env("NCCL_GDRCOPY_ENABLE", "100001")
             .env_remove("NCCL_SOCKET_IFNAME")
@@ -230,7 +230,7 @@ mod tests {
             Ok(output) => {
                 assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             }
-            Err(error) => println!("SKIPPED: no rustc: {error}"),
+            Err(error) => crate::testing::skipped(&format!("no rustc: {error}")),
         }
     }
 }

@@ -124,19 +124,23 @@ pub fn maps(pid: i32) -> Result<Vec<Mapping>, Unreadable> {
     Ok(parse(&read(pid)?))
 }
 
-/// Only the mappings whose line contains these bytes, which is much cheaper
-/// when most processes have none.
+/// Only the mappings whose line contains one of these texts, which is much
+/// cheaper when most processes have none.
 ///
 /// # Errors
 /// As [`maps`].
-pub fn naming(pid: i32, name: &[u8]) -> Result<Vec<Mapping>, Unreadable> {
+pub fn naming(pid: i32, names: &[&[u8]]) -> Result<Vec<Mapping>, Unreadable> {
     let bytes = read(pid)?;
-    let finder = memchr::memmem::Finder::new(name);
-    if finder.find(&bytes).is_none() {
+    let finders: Vec<_> = names.iter().map(memchr::memmem::Finder::new).collect();
+    let named = |text: &[u8]| finders.iter().any(|finder| finder.find(text).is_some());
+    if !named(&bytes) {
         return Ok(Vec::new());
     }
-    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| finder.find(line).is_some());
-    Ok(lines.filter_map(parse_line).collect())
+    Ok(bytes
+        .split(|byte| *byte == b'\n')
+        .filter(|line| named(line))
+        .filter_map(parse_line)
+        .collect())
 }
 
 fn read(pid: i32) -> Result<Vec<u8>, Unreadable> {

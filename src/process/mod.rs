@@ -20,10 +20,7 @@ pub mod stat;
 pub mod symtab;
 pub mod tree;
 
-pub use child::{
-    POLL, adopt_orphans, die_with_parent, end_descendants, end_tree, output, reap_orphans, spawn,
-    wait_until,
-};
+pub use child::{Descendants, NEVER, POLL, die_with_parent, end_tree, is_ignored, output, spawn};
 pub use environ::{EnvBlock, exec_block};
 pub use live::live_environ;
 

@@ -20,11 +20,7 @@ pub struct Running {
     child: Child,
 }
 
-pub fn skipped(why: &str) {
-    // Past the test harness, which would hide it.
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
-}
+pub use crate::testing::skipped;
 
 /// A C program with `ready` and `rest` at hand: it says that it is ready, then
 /// waits for its end.

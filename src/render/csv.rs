@@ -1,13 +1,13 @@
 //! CSV: one row an observation, one row a path without any.
 
 use crate::model::{EnvCheck, Latched, Observation, PathResult, Seen};
-use crate::render::escape::value;
+use crate::render::escape::{escape, value};
 use anyhow::Result;
 use std::io::Write;
 
-const HEADER: [&str; 13] = [
-    "path", "family", "status", "reason", "variable", "set_in", "expected", "exec", "live",
-    "latched", "read", "verdict", "finding",
+const HEADER: [&str; 14] = [
+    "path", "family", "status", "reason", "process", "variable", "set_in", "expected", "exec",
+    "live", "latched", "read", "verdict", "finding",
 ];
 /// Longer values are of no use in a spreadsheet.
 const LIMIT: usize = 4096;
@@ -30,7 +30,7 @@ pub fn write(result: &EnvCheck, to: &mut dyn Write) -> Result<()> {
     Ok(csv.flush()?)
 }
 
-fn row(path: &PathResult, observation: Option<&Observation>) -> [String; 13] {
+fn row(path: &PathResult, observation: Option<&Observation>) -> [String; 14] {
     let text = |seen: fn(&Observation) -> &Seen| {
         observation.map(|o| value(seen(o), LIMIT)).unwrap_or_default()
     };
@@ -38,7 +38,8 @@ fn row(path: &PathResult, observation: Option<&Observation>) -> [String; 13] {
         path.id.clone(),
         path.family.to_string(),
         path.status.to_string(),
-        path.reason.clone().unwrap_or_default(),
+        path.reason.as_deref().map(escape).unwrap_or_default(),
+        observation.map(|o| o.process.to_string()).unwrap_or_default(),
         observation.map(|o| o.variable.clone()).unwrap_or_default(),
         observation.map(|o| o.set_in.to_string()).unwrap_or_default(),
         text(|o| &o.expected),
@@ -58,6 +59,6 @@ pub fn latched(latched: &Latched) -> String {
         Latched::NotRead => "(not read)".into(),
         Latched::NoSuchParameter => "(no such parameter)".into(),
         Latched::NotCached => "(not cached)".into(),
-        Latched::Unreadable(why) => format!("(unreadable: {why})"),
+        Latched::Unreadable(why) => format!("(unreadable: {})", escape(&why.0)),
     }
 }

@@ -12,10 +12,10 @@ pub fn escape(text: &str) -> String {
         match c {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
-            c if c.is_control() && c.is_ascii() => {
+            c if c.is_ascii_control() => {
                 let _ = write!(out, "\\x{:02x}", u32::from(c));
             }
-            c if c.is_control() || reorders(c) => {
+            c if drives_a_terminal(c) => {
                 let _ = write!(out, "{}", c.escape_unicode());
             }
             c => out.push(c),
@@ -24,8 +24,15 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-fn reorders(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// The same for a text of several lines, which stay lines.
+pub fn escape_lines(text: &str) -> String {
+    text.lines().map(escape).collect::<Vec<_>>().join("\n")
+}
+
+/// Control characters, and those that reorder the text around them.
+pub(super) fn drives_a_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A value for a person: escaped, and cut after `limit` characters.

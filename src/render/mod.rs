@@ -1,11 +1,11 @@
 //! Turns results into text, one file a format. Nothing here reads the machine
 //! or decides anything; everything is written to an `io::Write`.
 
-pub mod cache_list;
 pub mod csv;
 pub mod escape;
 pub mod json;
 pub mod markdown;
+pub mod rows;
 pub mod table;
 
-pub use escape::escape;
+pub use escape::{escape, escape_lines};

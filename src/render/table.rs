@@ -55,24 +55,28 @@ impl Mark {
         }
     }
 
-    /// N: the cache of an integer, the last answer for a string.
+    /// N: what NCCL's `getenv` was answered, and for an integer what it made of
+    /// that.
     fn of_nccl(o: &Observation) -> Self {
-        match &o.latched {
-            Latched::Value(n) if o.expected.value() == Some(n.to_string().as_bytes()) => Self::Yes,
-            Latched::Value(_) => match o.verdict {
-                // Written in another base, or with a sign or blanks.
-                Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
-                Verdict::NeverDelivered | Verdict::MappingOnly => Self::No,
-                _ if o.live.value().is_none() => Self::No,
-                _ => Self::Other,
-            },
-            Latched::NotRead => Self::Unread,
-            Latched::NoSuchParameter => Self::NoNcclValue,
-            Latched::NotCached => match &o.read {
-                Seen::Unreadable(_) => Self::Unread,
-                read => Self::of(read, &o.expected),
-            },
-            Latched::Unreadable(_) => Self::Unknown,
+        let read = Self::of(&o.read, &o.expected);
+        match (&o.latched, read) {
+            (_, Self::No | Self::Other) => read,
+            (Latched::Value(_), _) if o.verdict == Verdict::ParsedDifferently => Self::Other,
+            (_, Self::Yes) => Self::Yes,
+            (Latched::Value(n), _) => Self::of_number(*n, o),
+            (Latched::NotRead | Latched::NotCached, _) => Self::Unread,
+            (Latched::NoSuchParameter, _) => Self::NoNcclValue,
+            (Latched::Unreadable(_), _) => Self::Unknown,
+        }
+    }
+
+    /// Without a record of the read only the number is left.
+    fn of_number(latched: i64, o: &Observation) -> Self {
+        let written = |v: &[u8]| v == latched.to_string().as_bytes();
+        match o.verdict {
+            Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
+            _ if o.expected.value().is_some_and(written) => Self::Yes,
+            _ => Self::Other,
         }
     }
 }
@@ -105,13 +109,20 @@ pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()
     let words = look.terminal.then_some("✓ the value set there, ✗ absent, ≠ another value");
     let words = words.unwrap_or("yes: the value set there, no: absent, other: another value");
     writeln!(to, "E exec block, L live environ, N taken by NCCL")?;
-    writeln!(to, "{words}, {}: not read yet\n", Mark::Unread.text(look))?;
+    writeln!(to, "{words}")?;
+    writeln!(
+        to,
+        "{}: not read yet, {}: could not be read, {}: NCCL has no such variable\n",
+        Mark::Unread.text(look),
+        Mark::Unknown.text(look),
+        Mark::NoNcclValue.text(look)
+    )?;
     for &family in Family::ALL {
         write_family(result, family, look, to)?;
     }
     write_findings(&result.findings, look, to)?;
     write_reasons(result, look, to)?;
-    writeln!(to, "{}", counts(result))
+    paragraph("", &counts(result), look, to)
 }
 
 fn heading(result: &EnvCheck) -> String {
@@ -120,6 +131,14 @@ fn heading(result: &EnvCheck) -> String {
         (None, Some(path)) => format!("NCCL {}", escape(path)),
         _ => "NCCL: none, so N was not checked".into(),
     }
+}
+
+/// Columns that line up, and nothing else: neither lines nor the terminal's
+/// width.
+pub fn borderless() -> Table {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new()).force_no_tty();
+    table
 }
 
 fn write_family(
@@ -133,19 +152,16 @@ fn write_family(
     if paths.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new();
-    table.load_style(TableStyle::new());
+    let mut table = borderless();
     if look.colour {
         table.enforce_styling();
-    } else {
-        table.force_no_tty();
     }
     table.set_header([family.word(), "set in", "E", "L", "N", "verdict"]);
     for path in paths {
         add_path(&mut table, path, look);
     }
     // The columns are padded by two, so that one family lines up with the next.
-    let widths = [26, 8, 5, 5, 5, 20];
+    let widths = [26, 9, 5, 5, 5, 18];
     for (index, width) in widths.into_iter().enumerate() {
         if let Some(column) = table.column_mut(index) {
             column.set_padding((0, 2));
@@ -239,18 +255,17 @@ fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::R
             ("  fix: ", &finding.fix),
             ("  at: ", &finding.places.join(", ")),
         ];
-        for (lead, text) in texts {
+        for (lead, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
             paragraph(lead, text, look, to)?;
         }
     }
     writeln!(to)
 }
 
-/// Paths without a result, those with the same reason together. What NCCL
-/// complained about on a path that ran is a finding.
+/// Skipped paths, those with the same reason together. Failed ones are findings.
 fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
     let mut groups: Vec<(Status, &str, Vec<&str>)> = Vec::new();
-    for path in result.paths.iter().filter(|p| p.status != Status::Ran) {
+    for path in result.paths.iter().filter(|p| p.status == Status::Skipped) {
         let reason = path.reason.as_deref().unwrap_or("no reason given");
         match groups.iter_mut().find(|(s, r, _)| *s == path.status && *r == reason) {
             Some((_, _, ids)) => ids.push(&path.id),

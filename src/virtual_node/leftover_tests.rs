@@ -7,6 +7,7 @@ use super::describe::{DescribeError, describe};
 use super::node::{Mode, Node, NodeSpec};
 use super::testing::{through_this_program, topology};
 use crate::nccl::testing;
+use crate::testing::skipped;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -127,7 +128,7 @@ fn traced(oldest: bool) -> Option<String> {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    println!("SKIPPED: strace: {why}");
+    skipped(&format!("strace: {why}"));
     None
 }
 
@@ -174,7 +175,7 @@ fn an_ordinary_user_needs_nothing_more() {
     let mut node = match Node::start(&spec) {
         Ok(node) => node,
         Err(error) => {
-            println!("SKIPPED: setpriv: {error}");
+            skipped(&format!("setpriv: {error}"));
             return;
         }
     };
@@ -189,7 +190,7 @@ fn a_library_without_symbols_is_refused_with_the_way_out() {
     let stripped = folder.path().join("libnccl.so.2");
     let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&spec.library).status();
     if !strip.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: no strip");
+        skipped("no strip");
         return;
     }
     let error = describe(&stripped, &spec.topology, &spec.model, None).expect_err("it is stripped");
@@ -230,7 +231,7 @@ fn the_shared_object_serves_a_python_process() {
         let output =
             python.env("NCCL_TOPO_FILE", topology).env("NCCL_SOCKET_IFNAME", "lo").output();
         let Ok(output) = output else {
-            println!("SKIPPED: no python3");
+            skipped("no python3");
             return;
         };
         let text = String::from_utf8_lossy(&output.stdout);

@@ -26,7 +26,8 @@ pub(super) fn resolve(
     if let Some(own) = environment("NCCLDIAG_NCCL") {
         let choice = Choice::parse(&own).map_err(FindError::Variable)?;
         if choice != Choice::Auto {
-            let mut found = super::resolve(&choice, python, progress)?;
+            let found = super::resolve(&choice, python, progress);
+            let mut found = found.map_err(|error| FindError::FromVariable(Box::new(error)))?;
             found.how = format!("NCCLDIAG_NCCL={}", own.to_string_lossy());
             return Ok(found);
         }
@@ -53,13 +54,16 @@ fn named(environment: &dyn Fn(&str) -> Option<OsString>, looked: &mut Vec<String
     let mut places = Vec::new();
     looked.extend(["VLLM_NCCL_SO_PATH", "LD_LIBRARY_PATH", "CONDA_PREFIX"].map(String::from));
     if let Some(path) = environment("VLLM_NCCL_SO_PATH") {
-        places.push((path.into(), "VLLM_NCCL_SO_PATH".into()));
+        // A bare name would make the loader look elsewhere.
+        let path = std::path::absolute(&path).unwrap_or_else(|_| path.into());
+        places.push((path, "VLLM_NCCL_SO_PATH".into()));
     }
     for directory in absolute_parts(&environment("LD_LIBRARY_PATH").unwrap_or_default()) {
         places.push((directory.join(LIBRARY), "LD_LIBRARY_PATH".into()));
     }
     if let Some(prefix) = environment("CONDA_PREFIX") {
-        places.push((Path::new(&prefix).join("lib").join(LIBRARY), "CONDA_PREFIX".into()));
+        let path = Path::new(&prefix).join("lib").join(LIBRARY);
+        places.push((std::path::absolute(&path).unwrap_or(path), "CONDA_PREFIX".into()));
     }
     places
 }
@@ -84,7 +88,8 @@ fn packaged(python: Option<&Path>, looked: &mut Vec<String>) -> Vec<Place> {
 fn from_linker_cache(looked: &mut Vec<String>) -> Vec<Place> {
     looked.push("ldconfig -p".into());
     let ask = |program: &str| {
-        process::output(Command::new(program).arg("-p"), Duration::from_secs(5)).ok()
+        process::output(Command::new(program).arg("-p"), Duration::from_secs(5), &process::NEVER)
+            .ok()
     };
     // A user's PATH often lacks /sbin.
     let Some(answer) = ask("ldconfig").or_else(|| ask("/sbin/ldconfig")) else {

@@ -101,14 +101,8 @@ pub struct Found {
     /// The other candidates, in the order in which they would have been taken.
     pub others: Vec<Candidate>,
     /// Keeps a fetched library from being cleaned away meanwhile.
+    #[expect(dead_code, reason = "held only for the lock on it")]
     lease: Option<Lease>,
-}
-
-impl Found {
-    /// Whether the library is one from the cache.
-    pub fn is_fetched(&self) -> bool {
-        self.lease.is_some()
-    }
 }
 
 /// Why there is no library to use.
@@ -137,6 +131,9 @@ pub enum FindError {
     /// An environment variable of this tool says something odd.
     #[error("NCCLDIAG_NCCL: {0}")]
     Variable(BadChoice),
+    /// An environment variable of this tool names something that cannot be used.
+    #[error("NCCLDIAG_NCCL: {0}")]
+    FromVariable(Box<Self>),
     /// The named file is no libnccl.
     #[error(transparent)]
     Image(#[from] ImageError),

@@ -26,8 +26,12 @@ fn mistakes_get_a_usage_error() {
 #[test]
 fn a_process_without_nccl_is_told_from_one_that_does_not_exist() {
     let own = std::process::id().cast_signed();
-    let text = resolve(&Choice::Pid(own), None, &mut |_| {}).unwrap_err().to_string();
+    let text = resolve(&Choice::Pid(own), None, &mut crate::nccl::progress::silent)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("no libnccl loaded"), "{text}");
-    let text = resolve(&Choice::Pid(i32::MAX), None, &mut |_| {}).unwrap_err().to_string();
+    let text = resolve(&Choice::Pid(i32::MAX), None, &mut crate::nccl::progress::silent)
+        .unwrap_err()
+        .to_string();
     assert!(text.contains("no such process"), "{text}");
 }

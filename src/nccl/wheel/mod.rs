@@ -12,8 +12,10 @@ use super::cache::{Cache, CacheError, Entry, LIBRARY, Lease};
 use super::progress::{Event, Progress};
 use std::cmp::Ordering;
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The CUDA major version that a wheel is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +61,11 @@ impl Wheel {
     /// The CUDA major version that it is for.
     pub fn cuda(&self) -> Cuda {
         self.cuda
+    }
+
+    /// As a user writes it behind `pip:`, such as `2.27.7+cu12`.
+    pub fn spelling(&self) -> String {
+        format!("{}+{}", self.version(), self.cuda)
     }
 
     /// What pip is asked for, such as `nvidia-nccl-cu12==2.27.7`.
@@ -144,6 +151,9 @@ pub enum WheelError {
     /// The cache could not be used.
     #[error(transparent)]
     Cache(#[from] CacheError),
+    /// The caller asked to stop.
+    #[error("interrupted while another run fetched NCCL {0}")]
+    Interrupted(String),
 }
 
 /// The library of `wheel`: from the cache, else fetched through `python`
@@ -171,25 +181,47 @@ fn fetch_into_cache(
     python: Option<&Path>,
     progress: &mut Progress<'_>,
 ) -> Result<(), WheelError> {
-    let mut waiting = || {
-        progress(Event::Note(&format!("another run is fetching NCCL {wheel}; waiting for it")));
+    let lock = match cache.try_lock(wheel)? {
+        Some(lock) => lock,
+        None => {
+            let text = format!("another run is fetching NCCL {}; waiting for it", wheel.spelling());
+            let _ = progress(Event::Note(&text)); // the wait asks again soon
+            wait_for_lock(wheel, cache, progress)?
+        }
     };
-    let _lock = cache.lock(wheel, &mut waiting)?;
     if cache.list()?.iter().any(|entry| entry.wheel == *wheel) {
         return Ok(()); // the run that held the lock before us did it
     }
-    progress(Event::Note(&format!(
-        "fetching {} with pip (about 350 MB) into {}",
-        wheel.requirement(),
-        cache.root().display()
-    )));
+    cache.remove_abandoned(wheel)?;
+    let root = cache.root().display();
+    let text = format!("fetching {} with pip (about 350 MB) into {root}", wheel.requirement());
+    let _ = progress(Event::Note(&text)); // the download asks again soon
     let partial = cache.partial(wheel)?;
     let file = pip::download(wheel, partial.path(), python, progress)?;
     let finished = partial.path().join("entry");
     unpack::library(&file, &finished, LIBRARY, progress)?;
     let entry = cache.publish(wheel, &finished)?;
-    progress(Event::Note(&format!("NCCL {wheel} is now in {}", entry.path.display())));
+    drop(lock);
+    let text = format!("NCCL {} is now in {}", wheel.spelling(), entry.path.display());
+    let _ = progress(Event::Note(&text)); // it is done: nothing left to stop
     Ok(())
+}
+
+/// The lock once another run has given it back.
+fn wait_for_lock(
+    wheel: &Wheel,
+    cache: &Cache,
+    progress: &mut Progress<'_>,
+) -> Result<File, WheelError> {
+    loop {
+        if progress(Event::Waiting).is_break() {
+            return Err(WheelError::Interrupted(wheel.spelling()));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        if let Some(lock) = cache.try_lock(wheel)? {
+            return Ok(lock);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::nccl::cache;
 use crate::nccl::progress::{Event, Progress};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// How many of pip's last lines an error repeats.
 const LAST_LINES: usize = 6;
+
+/// More of one line is not worth keeping together, in bytes.
+const LONGEST_LINE: u64 = 64 << 10;
 
 /// Why pip delivered no wheel.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,9 @@ pub enum PipError {
         /// The last lines that it wrote.
         lines: Vec<String>,
     },
+    /// The caller asked to stop.
+    #[error("interrupted while pip fetched {0}")]
+    Interrupted(String),
 }
 
 /// Downloads `wheel` into the existing directory `into`; returns the file.
@@ -51,8 +58,13 @@ pub(super) fn download(
     let start = |error| PipError::Start { python: python.clone(), error };
     let mut child = command(wheel, into, &python).spawn().map_err(start)?;
     let lines = read_lines(&mut child);
-    let last = follow(&lines, into, progress);
-    progress(Event::Done);
+    let followed = follow(&lines, into, progress);
+    let _ = progress(Event::Done); // stopping is asked for in `follow`
+    let ControlFlow::Continue(last) = followed else {
+        let _ = child.kill(); // pip may have ended by itself meanwhile
+        child.wait().map_err(start)?;
+        return Err(PipError::Interrupted(wheel.requirement()));
+    };
     let status = child.wait().map_err(start)?;
     let failed = |status: String| PipError::Failed {
         requirement: wheel.requirement(),
@@ -97,7 +109,11 @@ fn read_lines(child: &mut Child) -> Receiver<String> {
         std::thread::spawn(move || {
             let mut stream = BufReader::new(stream);
             let mut line = Vec::new();
-            while stream.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            let next = |stream: &mut BufReader<_>, line: &mut Vec<u8>| {
+                // A line without an end is told in pieces.
+                stream.take(LONGEST_LINE).read_until(b'\n', line).is_ok_and(|read| read > 0)
+            };
+            while next(&mut stream, &mut line) {
                 let text: String = String::from_utf8_lossy(&line).chars().take(500).collect();
                 let text = text.replace(|c: char| c.is_control(), " ");
                 if to.send(text.trim_end().to_owned()).is_err() {
@@ -110,12 +126,13 @@ fn read_lines(child: &mut Child) -> Receiver<String> {
     from
 }
 
-/// Reports progress until both streams end; returns pip's last lines.
+/// Reports progress until both streams end; pip's last lines, or `Break` when
+/// the caller asked to stop.
 fn follow(
     lines: &Receiver<String>,
     directory: &Path,
     progress: &mut Progress<'_>,
-) -> VecDeque<String> {
+) -> ControlFlow<(), VecDeque<String>> {
     let mut last = VecDeque::new();
     let mut total = None;
     loop {
@@ -132,9 +149,9 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {
                 // pip copies the file at the end, so for a moment it is there twice.
                 let done = cache::tree_bytes(directory).min(total.unwrap_or(u64::MAX));
-                progress(Event::Bytes { what: "download", done, total });
+                progress(Event::Bytes { what: "download", done, total })?;
             }
-            Err(RecvTimeoutError::Disconnected) => return last,
+            Err(RecvTimeoutError::Disconnected) => return ControlFlow::Continue(last),
         }
     }
 }

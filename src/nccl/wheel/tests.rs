@@ -73,7 +73,12 @@ impl Fake {
     }
 
     fn fetch(&self) -> Result<(Entry, Lease), WheelError> {
-        fetch(&wheel(), &self.cache(), Some(&self.path("python")), &mut |_| {})
+        fetch(
+            &wheel(),
+            &self.cache(),
+            Some(&self.path("python")),
+            &mut crate::nccl::progress::silent,
+        )
     }
 }
 
@@ -145,7 +150,7 @@ fn two_runs_at_once_fetch_once() {
 fn what_a_killed_run_left_is_removed_by_the_next() {
     let fake = Fake::pip();
     let cache = fake.cache();
-    drop(cache.lock(&wheel(), &mut || {}).expect("free"));
+    drop(cache.try_lock(&wheel()).expect("usable").expect("free"));
     let stale = cache.root().join(".partial-2.27.7-cu12-abcdef");
     std::fs::create_dir(&stale).expect("a fresh cache");
     std::fs::write(stale.join("half.whl"), b"half").expect("space for it");
@@ -163,7 +168,8 @@ fn pips_own_words_are_repeated() {
     assert!(fake.cache().list().expect("readable").is_empty());
 
     let missing = fake.path("no-such-python");
-    let error = fetch(&wheel(), &fake.cache(), Some(&missing), &mut |_| {}).unwrap_err();
+    let error = fetch(&wheel(), &fake.cache(), Some(&missing), &mut crate::nccl::progress::silent)
+        .unwrap_err();
     assert!(error.to_string().contains("no-such-python"), "{error}");
 }
 
@@ -230,7 +236,9 @@ fn a_cache_that_others_could_have_prepared_is_refused() {
 
     let mode = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(directory, mode).expect("own directory");
-    assert!(matches!(fake.cache().list(), Err(CacheError::Unsafe { .. })));
+    assert!(matches!(fake.fetch(), Err(WheelError::Cache(CacheError::Unsafe { .. }))));
+    // It stays out of the list, and does not keep others out.
+    assert_eq!(fake.cache().list().expect("readable"), []);
 
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
     let linked = Cache::at(fake.path("linked"));

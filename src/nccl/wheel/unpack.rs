@@ -66,7 +66,7 @@ pub(super) fn library(
     let mut out = File::create_new(&target).map_err(|error| io(&target, error))?;
     let (bytes, sha256) = copy(&mut member, &mut out, recorded.bytes, progress)
         .map_err(|error| io(&target, error))?;
-    progress(Event::Done);
+    let _ = progress(Event::Done); // stopping is asked for in `copy`
     if bytes != recorded.bytes || sha256 != recorded.sha256 {
         return Err(unsound(format!("{MEMBER} does not have the hash that RECORD gives")));
     }
@@ -117,6 +117,8 @@ fn copy(
         hash.update(&buffer[..read]);
         to.write_all(&buffer[..read])?;
         done += read as u64;
-        progress(Event::Bytes { what: "unpack", done, total: Some(limit) });
+        if progress(Event::Bytes { what: "unpack", done, total: Some(limit) }).is_break() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One libnccl in the memory of one process.
@@ -38,6 +38,8 @@ type Parsed = Result<Option<Arc<Image>>, Unreadable>;
 /// Every file is read once, however many processes map it. Shared by threads.
 #[derive(Debug, Default)]
 pub struct ImageCache {
+    /// A library that does not have to be called libnccl.
+    also: Option<PathBuf>,
     images: Mutex<HashMap<Key, Arc<OnceLock<Parsed>>>>,
 }
 
@@ -45,6 +47,22 @@ impl ImageCache {
     /// An empty cache.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty cache that takes this file for a libnccl too, whatever its name.
+    pub fn with(library: &Path) -> Self {
+        // The memory map shows the name behind all links.
+        let also = library.canonicalize().ok();
+        Self { also, ..Self::default() }
+    }
+
+    /// Whether this is the library that the cache was made [`with`](Self::with).
+    pub fn was_asked_for(&self, loaded: &Loaded) -> bool {
+        self.also.as_ref() == Some(&loaded.path)
+    }
+
+    fn is_candidate(&self, mapping: &Mapping) -> bool {
+        mapping.is_file() && (is_named_nccl(mapping) || self.also == Some(path(mapping)))
     }
 
     fn get(&self, opened: io::Result<File>, mapping: &Mapping) -> Parsed {
@@ -78,8 +96,10 @@ impl ImageCache {
 /// When the memory map cannot be read: no such process, or another user's.
 pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> {
     let mut found: Vec<Loaded> = Vec::new();
-    let mut mappings = maps::naming(pid, NAME)?;
-    mappings.retain(is_named_nccl);
+    let also = images.also.as_ref().map(|path| path.as_os_str().as_bytes());
+    let names: Vec<&[u8]> = [NAME].into_iter().chain(also).collect();
+    let mut mappings = maps::naming(pid, &names)?;
+    mappings.retain(|mapping| images.is_candidate(mapping));
     // Only the mapping that holds code: somebody may have mapped the same file a
     // second time as data, and that gives a wrong base.
     for mapping in mappings.iter().filter(|mapping| mapping.perms.exec) {
@@ -94,7 +114,9 @@ pub fn loaded(pid: i32, images: &ImageCache) -> Result<Vec<Loaded>, Unreadable> 
         };
         let Some(base) = base else { continue };
         let path = path(mapping);
-        if !found.iter().any(|other| other.base == base && other.path == path) {
+        // Without its file the code mappings of one library give several bases.
+        let known = |other: &Loaded| other.base == base || image.is_err();
+        if !found.iter().any(|other| other.path == path && known(other)) {
             found.push(Loaded { path, deleted: mapping.deleted, image, base });
         }
     }
@@ -107,7 +129,7 @@ const NAME: &[u8] = b"libnccl";
 fn is_named_nccl(mapping: &Mapping) -> bool {
     let path = path(mapping);
     let name = path.file_name().unwrap_or_default().as_bytes();
-    mapping.is_file() && memchr::memmem::find(name, NAME).is_some()
+    memchr::memmem::find(name, NAME).is_some()
 }
 
 fn path(mapping: &Mapping) -> PathBuf {

@@ -2,6 +2,7 @@ use super::*;
 use crate::model::Latched;
 use crate::nccl::image::{Image, NcclVersion};
 use crate::nccl::testing;
+use crate::testing::skipped;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -43,7 +44,7 @@ impl User {
             .stderr(Stdio::piped())
             .spawn();
         let Ok(mut child) = started else {
-            println!("SKIPPED: no python3 on PATH");
+            skipped("no python3 on PATH");
             return None;
         };
         let (to, from) = mpsc::channel();
@@ -110,7 +111,7 @@ fn a_library_that_was_deleted_after_loading_is_still_read() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let link = directory.path().join("libnccl.so.2");
     if let Err(error) = std::fs::hard_link(&entry.path, &link) {
-        println!("SKIPPED: cannot link {}: {error}", entry.path.display());
+        skipped(&format!("cannot link {}: {error}", entry.path.display()));
         return;
     }
     let Some(user) = User::start(&link) else { return };
@@ -123,7 +124,7 @@ fn a_library_that_was_deleted_after_loading_is_still_read() {
             assert_eq!(set.get("NCCL_GDRCOPY_ENABLE"), Latched::Value(100_001));
         }
         // The kernel's own link to a mapped file needs a capability.
-        (Err(why), false) => println!("SKIPPED: not root: {why}"),
+        (Err(why), false) => skipped(&format!("not root: {why}")),
         (Err(why), true) => panic!("{why}"),
     }
 }

@@ -3,15 +3,15 @@
 //! code that reads any process, and reports over the socket when that can be
 //! reached, else as lines on stdout and in a file.
 
-use super::session::{Session, call_nccl};
-use super::wire::Fields;
-use crate::launch::{frame, observe};
+use super::{frame, observe};
 use crate::model::Unreadable;
 use crate::nccl::xray::ImageCache;
+use crate::probes::session::{Session, call_nccl};
+use crate::probes::wire::Fields;
 use crate::process::{self, EnvBlock};
 use anyhow::{Context, Result};
 use std::io::Write;
-use std::path::Path;
+use std::time::Duration;
 
 /// Runs the probe whose specification is written in hexadecimal digits.
 ///
@@ -27,8 +27,22 @@ pub fn probe(hex: &[u8]) -> Result<()> {
             session.wait();
             Ok(())
         }
-        Err(_) => tell(&spec),
+        Err(_) => {
+            end_in_time(&spec);
+            tell(&spec)
+        }
     }
+}
+
+/// Without a socket nobody ends this process when NCCL hangs.
+fn end_in_time(spec: &Fields) {
+    let limit = spec.text("limit").and_then(|seconds| seconds.parse().ok());
+    let limit = Duration::try_from_secs_f64(limit.unwrap_or(20.0)).unwrap_or(Duration::MAX);
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        eprintln!("nccldiag: the probe had not ended after {} s", limit.as_secs_f64());
+        std::process::exit(4);
+    });
 }
 
 /// Says everything in text. NCCL logs to stdout as well; the lines are framed.
@@ -43,8 +57,8 @@ fn tell(spec: &Fields) -> Result<()> {
     let text = frame::encode(token, &sender, &report);
     // Where the driver's folder is shared but its socket is not, a file gets
     // through even when the launcher swallows the output.
-    if let Some(folder) = spec.text("folder") {
-        let _ = std::fs::write(Path::new(folder).join(format!("{sender}.report")), &text);
+    if let Some(folder) = spec.path("folder") {
+        let _ = std::fs::write(folder.join(format!("{sender}.report")), &text);
     }
     let mut out = std::io::stdout().lock();
     for line in text.lines() {
@@ -94,7 +108,8 @@ fn push_block(fields: &mut Fields, spec: &Fields, view: &str, block: Result<EnvB
 }
 
 fn push_latched(fields: &mut Fields, spec: &Fields, pid: i32) {
-    match observe::latched_from_outside(pid, &ImageCache::default()) {
+    let images = spec.path("library").map_or_else(ImageCache::new, ImageCache::with);
+    match observe::latched_from_outside(pid, &images) {
         Err(why) => {
             fields.push("no-latched", why.to_string());
         }

@@ -1,0 +1,174 @@
+//! What the arguments of `env-check` ask for, checked: everything that can be
+//! wrong usage is found here, before anything is started.
+
+use crate::cli::EnvCheck as Arguments;
+use crate::exit::UsageError;
+use crate::launch::{Custom, LaunchPath, Values, all};
+use crate::model::{Code, EnvCheck, Family, Verdict};
+use crate::nccl::find::Choice;
+use crate::render;
+use anyhow::Result;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+/// The longest `--timeout`: a day.
+const LONGEST: Duration = Duration::from_secs(86_400);
+/// Variables that the test itself sets for its children.
+const OURS: [&str; 2] = ["HOME", "TMPDIR"];
+
+/// The checked arguments.
+pub struct Asked {
+    /// The built-in paths to try.
+    pub paths: Vec<&'static LaunchPath>,
+    /// A launcher of the user's own.
+    pub custom: Option<Custom>,
+    /// What to set.
+    pub values: Values,
+    /// The longest time for one launch.
+    pub limit: Duration,
+    /// Which library to load.
+    pub nccl: Choice,
+    /// What makes the exit code 1.
+    pub fail_on: Vec<FailOn>,
+}
+
+impl Asked {
+    /// Checks the arguments.
+    ///
+    /// # Errors
+    /// A [`UsageError`] that names the argument.
+    pub fn parse(arguments: &Arguments) -> Result<Self> {
+        let custom = match arguments.command.is_empty() {
+            true => None,
+            false => {
+                let custom = Custom::new(arguments.command.clone());
+                Some(custom.map_err(|error| UsageError(format!("{error:#}")))?)
+            }
+        };
+        let nccl = Choice::parse(OsStr::new(&arguments.nccl))
+            .map_err(|error| UsageError(format!("--nccl {}: {error}", arguments.nccl)))?;
+        Ok(Self {
+            paths: chosen(arguments)?,
+            custom,
+            values: Values::new(parse_variables(&arguments.env)?),
+            limit: parse_timeout(arguments.timeout)?,
+            nccl,
+            fail_on: parse_fail_on(&arguments.fail_on)?,
+        })
+    }
+}
+
+/// The built-in paths that the arguments ask for; none beside a launcher of
+/// the user's own, unless named.
+fn chosen(arguments: &Arguments) -> Result<Vec<&'static LaunchPath>> {
+    for id in &arguments.path {
+        if !all().any(|p| p.id == id) {
+            let text = format!("no launch path {id:?}{} (--list shows all)", near(id));
+            return Err(UsageError(text).into());
+        }
+    }
+    let families = arguments.family.iter().map(|name| {
+        let known = Family::ALL.iter().filter(|f| **f != Family::Custom);
+        name.parse::<Family>().ok().filter(|f| *f != Family::Custom).ok_or_else(|| {
+            let known: Vec<_> = known.map(|f| f.word()).collect();
+            UsageError(format!("no family {name:?}; there are {}", known.join(", ")))
+        })
+    });
+    let families: Vec<Family> = families.collect::<Result<_, _>>()?;
+    let everything =
+        arguments.path.is_empty() && families.is_empty() && arguments.command.is_empty();
+    let wanted = |p: &&LaunchPath| {
+        everything || arguments.path.iter().any(|id| id == p.id) || families.contains(&p.family)
+    };
+    Ok(all().filter(wanted).collect())
+}
+
+/// A hint at the id that was meant, when one is near.
+fn near(id: &str) -> String {
+    let scored = all().map(|p| (strsim::jaro_winkler(p.id, id), p.id));
+    match scored.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((score, near)) if score > 0.75 => format!("; did you mean {near}?"),
+        _ => String::new(),
+    }
+}
+
+/// One thing that `--fail-on` asks for.
+pub enum FailOn {
+    /// Any finding at all.
+    Any,
+    /// A finding of this kind.
+    Code(Code),
+    /// An observation with this verdict.
+    Verdict(Verdict),
+}
+
+impl FailOn {
+    /// Whether the result has it.
+    pub fn matches(&self, result: &EnvCheck) -> bool {
+        match self {
+            Self::Any => !result.findings.is_empty(),
+            Self::Code(code) => result.findings.iter().any(|f| f.code == *code),
+            Self::Verdict(verdict) => {
+                result.paths.iter().flat_map(|p| &p.observations).any(|o| o.verdict == *verdict)
+            }
+        }
+    }
+}
+
+fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
+    let parse = |word: &String| {
+        if word == "any" {
+            return Ok(FailOn::Any);
+        }
+        let code = word.parse().map(FailOn::Code);
+        code.or_else(|()| word.parse().map(FailOn::Verdict)).map_err(|()| {
+            let text = format!(
+                "--fail-on {word:?} is no code (ND0101), name (set-after-latched), verdict \
+                 (never_delivered) or any; docs/findings.md lists them"
+            );
+            UsageError(text).into()
+        })
+    };
+    words.iter().map(parse).collect()
+}
+
+fn parse_variables(given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
+    let list: Vec<_> = given.iter().map(|text| parse_variable(text)).collect::<Result<_>>()?;
+    for (index, (name, _)) in list.iter().enumerate() {
+        if list[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Err(UsageError(format!("-e {name}: given twice")).into());
+        }
+    }
+    Ok(list)
+}
+
+fn parse_variable(text: &OsStr) -> Result<(String, Vec<u8>)> {
+    let bytes = text.as_bytes();
+    let shown = render::escape(&text.to_string_lossy().chars().take(60).collect::<String>());
+    let Some(at) = bytes.iter().position(|&b| b == b'=') else {
+        return Err(UsageError(format!("-e {shown}: write NAME=VALUE")).into());
+    };
+    let name = String::from_utf8_lossy(&bytes[..at]).into_owned();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain)
+    {
+        let text = format!("-e {shown}: a variable's name has only letters, digits and _");
+        return Err(UsageError(text).into());
+    }
+    if OURS.contains(&name.as_str()) {
+        let text = format!("-e {name}: the test sets {name} for its children itself");
+        return Err(UsageError(text).into());
+    }
+    Ok((name, bytes[at + 1..].to_vec()))
+}
+
+fn parse_timeout(seconds: f64) -> Result<Duration> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(limit) if !limit.is_zero() && limit <= LONGEST => Ok(limit),
+        _ => {
+            let text = format!("--timeout {seconds}: write seconds, above 0, up to 86400");
+            Err(UsageError(text).into())
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! What each launch path delivers, held against what NCCL itself latched: one
+//! full run for every library of this test run.
+
+use crate::harness::{Sandbox, finish, has_tools, library, skip, versions};
+use nccldiag::model::{EnvCheck, Latched, Observation, PathResult, Seen, Status};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+const INTEGER: &str = "NCCL_GDRCOPY_ENABLE";
+const STRING: &str = "NCCL_SOCKET_IFNAME";
+
+/// What each place sets: the integer and the string.
+const VALUES: [(&str, i64, &str); 8] = [
+    ("shell", 100_001, "lo,c10"),
+    ("parent", 200_001, "lo,c20"),
+    ("child", 300_001, "lo,c30"),
+    ("site", 400_001, "lo,c40"),
+    ("site2", 400_002, "lo,c41"),
+    ("conf", 500_001, "lo,c50"),
+    ("launcher", 600_001, "lo,c60"),
+    ("launcher2", 600_002, "lo,c61"),
+];
+
+/// Path, process, place, E, L, N, verdict, condition. `yes` is the value of
+/// the place itself, `no` is absent (for the cached integer: its default 0), a
+/// place's name is the value of that place. The condition is about NCCL's
+/// version or about the Python that ran.
+const ROWS: &str = "
+    fork-exec                  0 shell    yes      yes      yes      delivered
+    fork-exec                  1 parent   yes      yes      yes      delivered
+    fork-only                  0 shell    yes      yes      yes      delivered
+    fork-only                  1 parent   no       yes      yes      live_only
+    vfork-exec                 0 shell    yes      yes      yes      delivered
+    vfork-exec                 1 parent   yes      yes      yes      delivered
+    posix-spawn                0 shell    yes      yes      yes      delivered
+    posix-spawn                1 parent   yes      yes      yes      delivered
+    posix-spawn-own-env        0 shell    no       no       no       never_delivered
+    posix-spawn-own-env        1 parent   no       no       no       never_delivered
+    posix-spawn-own-env        2 launcher yes      yes      yes      delivered
+    exec-own-env               0 shell    no       no       no       never_delivered
+    exec-own-env               1 parent   no       no       no       never_delivered
+    exec-own-env               2 launcher yes      yes      yes      delivered
+    exec-own-env-duplicate     0 launcher yes      yes      yes      delivered
+    exec-own-env-duplicate     0 launcher2 launcher launcher launcher overwritten
+    clearenv-exec              0 shell    no       no       no       never_delivered
+    clearenv-exec              1 parent   no       no       no       never_delivered
+    system                     0 shell    yes      yes      yes      delivered
+    system                     1 parent   yes      yes      yes      delivered
+    popen                      0 shell    yes      yes      yes      delivered
+    popen                      1 parent   yes      yes      yes      delivered
+    sh-c                       0 shell    yes      yes      yes      delivered
+    bash-c                     0 shell    yes      yes      yes      delivered
+    bash-lc                    0 shell    yes      yes      yes      delivered
+    env-i                      0 shell    no       no       no       never_delivered
+    env-u                      0 shell    no       no       no       never_delivered
+    unexported                 0 shell    no       no       no       never_delivered
+    xargs                      0 shell    yes      yes      yes      delivered
+    make-plain                 0 shell    yes      yes      yes      delivered
+    make-plain                 1 launcher no       no       no       never_delivered
+    make-plain                 2 shell    launcher launcher launcher overwritten
+    make-plain                 2 launcher yes      yes      yes      delivered
+    make-export                0 shell    yes      yes      yes      delivered
+    make-export                1 launcher yes      yes      yes      delivered
+    make-export                2 shell    launcher launcher launcher overwritten
+    make-export                2 launcher yes      yes      yes      delivered
+    nohup                      0 shell    yes      yes      yes      delivered
+    setsid                     0 shell    yes      yes      yes      delivered
+    timeout                    0 shell    yes      yes      yes      delivered
+    py-subprocess              0 shell    yes      yes      yes      delivered
+    py-subprocess              1 parent   yes      yes      yes      delivered
+    py-subprocess-empty-env    0 shell    no       no       no       never_delivered
+    py-subprocess-empty-env    1 parent   no       no       no       never_delivered
+    py-subprocess-environ-copy 0 shell    yes      yes      yes      delivered
+    py-subprocess-environ-copy 1 parent   yes      yes      yes      delivered
+    py-os-system               0 shell    yes      yes      yes      delivered
+    py-os-system               1 parent   yes      yes      yes      delivered
+    py-fork                    0 shell    yes      yes      yes      delivered
+    py-fork                    1 parent   no       yes      yes      live_only
+    py-spawn                   0 shell    yes      yes      yes      delivered
+    py-spawn                   1 parent   yes      yes      yes      delivered
+    py-forkserver              0 shell    yes      yes      yes      delivered
+    py-forkserver              1 parent   yes      yes      yes      delivered
+    py-forkserver-late         0 shell    yes      yes      yes      delivered
+    py-forkserver-late         1 parent   no       no       no       never_delivered
+    py-pool                    0 shell    yes      yes      yes      delivered
+    py-pool                    1 parent   no       no       no       never_delivered
+    py-target-early            0 child    no       yes      yes      live_only
+    py-target-early            1 parent   yes      child    child    changed_after_exec
+    py-target-early            1 child    parent   yes      yes      live_only
+    py-target-late             0 child    no       yes      no       set_after_latched
+    py-target-late             1 parent   yes      child    yes      changed_after_exec
+    py-target-late             1 child    parent   yes      parent   set_after_latched
+    py-main-toplevel           0 parent   yes      child    child    changed_after_exec
+    py-main-toplevel           0 child    parent   yes      yes      live_only
+    py-environ-replaced        0 shell    yes      yes      yes      delivered
+    py-environ-replaced        1 parent   no       no       no       mapping_only
+    py-ctypes-setenv           0 shell    yes      yes      yes      delivered
+    py-ctypes-setenv           1 parent   yes      yes      yes      delivered
+    py-ctypes-setenv-copy      0 parent   no       no       no       never_delivered
+    py-setproctitle            0 shell    no       yes      yes      exec_overwritten
+    py-site-pythonpath         0 site     no       yes      yes      live_only
+    py-site-pythonpath         1 shell    yes      site     site     overwritten
+    py-site-pythonpath         1 site     shell    yes      yes      live_only
+    py-site-venv               0 site     no       yes      yes      live_only         no-site-of-its-own
+    py-site-venv               1 shell    yes      site     site     overwritten       no-site-of-its-own
+    py-site-venv               1 site     shell    yes      yes      live_only         no-site-of-its-own
+    py-site-venv-isolated      0 site     no       yes      yes      live_only         no-site-of-its-own
+    py-site-venv               0 site     no       no       no       never_delivered   site-of-its-own
+    py-site-venv               1 shell    yes      yes      yes      delivered         site-of-its-own
+    py-site-venv               1 site     shell    shell    shell    overwritten       site-of-its-own
+    py-site-venv-isolated      0 site     no       no       no       never_delivered   site-of-its-own
+    py-site-isolated           0 site     no       no       no       never_delivered
+    py-site-S                  0 site     no       no       no       never_delivered
+    py-site-cwd                0 site     no       no       no       never_delivered
+    py-site-shadowed           0 site     no       yes      yes      live_only
+    py-site-shadowed           0 site2    no       site     site     overwritten
+    py-site-child              0 site     yes      yes      yes      delivered
+    py-pth                     0 site     no       yes      yes      live_only
+    py-usercustomize           0 site     no       site2    site2    overwritten       base-python
+    py-usercustomize           0 site2    no       yes      yes      live_only         base-python
+    py-usercustomize           0 site     no       yes      yes      live_only         venv
+    py-usercustomize           0 site2    no       site     site     overwritten       venv
+    nccl-conf-file             0 conf     no       no       no       never_delivered   <2.23
+    nccl-conf-file             0 conf     no       yes      yes      live_only         >=2.23
+    nccl-conf-home             0 conf     no       no       no       never_delivered   <2.30
+    nccl-conf-home             0 conf     no       yes      yes      live_only         >=2.30
+    nccl-conf-vs-env           0 conf     shell    shell    shell    overwritten
+    nccl-conf-vs-env           0 shell    yes      yes      yes      delivered
+";
+
+/// The ids that people rely on; `--list` has them all.
+const IDS: [&str; 47] = [
+    "fork-exec",
+    "fork-only",
+    "vfork-exec",
+    "posix-spawn",
+    "posix-spawn-own-env",
+    "exec-own-env",
+    "clearenv-exec",
+    "system",
+    "popen",
+    "sh-c",
+    "bash-c",
+    "bash-lc",
+    "env-i",
+    "env-u",
+    "unexported",
+    "xargs",
+    "make-plain",
+    "make-export",
+    "nohup",
+    "setsid",
+    "timeout",
+    "py-subprocess",
+    "py-subprocess-empty-env",
+    "py-subprocess-environ-copy",
+    "py-os-system",
+    "py-fork",
+    "py-spawn",
+    "py-forkserver",
+    "py-forkserver-late",
+    "py-pool",
+    "py-target-early",
+    "py-target-late",
+    "py-main-toplevel",
+    "py-environ-replaced",
+    "py-ctypes-setenv",
+    "py-setproctitle",
+    "py-site-pythonpath",
+    "py-site-venv",
+    "py-site-isolated",
+    "py-site-S",
+    "py-site-cwd",
+    "py-site-shadowed",
+    "py-usercustomize",
+    "py-pth",
+    "nccl-conf-file",
+    "nccl-conf-home",
+    "nccl-conf-vs-env",
+];
+
+/// Whatever a machine may lack.
+const TOOLS: [&str; 8] = ["bash", "env", "xargs", "make", "nohup", "setsid", "timeout", "python3"];
+
+#[test]
+fn every_known_path_is_listed_and_has_rows_here() {
+    let listed = Sandbox::new().check(["--list"]).exits(0).out();
+    let listed: BTreeSet<&str> = listed.lines().filter_map(|l| l.split(' ').next()).collect();
+    for id in IDS {
+        assert!(listed.contains(id), "--list lacks {id}: {listed:?}");
+    }
+    assert_eq!(listed, rows().map(|row| row.path).collect());
+}
+
+#[test]
+fn every_path_delivers_what_its_rows_say() {
+    if !has_tools(&TOOLS) {
+        return;
+    }
+    for version in versions() {
+        let Some(library) = library(&version) else { continue };
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.env_check(["--format", "json", "--nccl"]);
+        let result = finish(command.arg(&library)).exits(0).result();
+        assert_eq!(result.paths.len(), rows().map(|r| r.path).collect::<BTreeSet<_>>().len());
+        compare(&result, &version, Kind::of("python3".as_ref()), &["py-setproctitle"]);
+        sandbox.assert_nothing_left();
+    }
+}
+
+/// These need a module, so they run in a venv, where usercustomize does not.
+#[test]
+fn a_process_title_and_a_venv_change_what_their_rows_say() {
+    let Some(python) = std::env::var_os("NCCLDIAG_TEST_PYTHON") else {
+        return skip("NCCLDIAG_TEST_PYTHON names no Python with setproctitle");
+    };
+    for version in versions() {
+        let Some(library) = library(&version) else { continue };
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.program();
+        command.args(["env-check", "--path", "py-setproctitle,py-usercustomize"]);
+        command.args(["--format", "json", "--python"]).arg(&python).arg("--nccl").arg(&library);
+        let result = finish(&mut command).exits(0).result();
+        assert_eq!(result.paths.len(), 2);
+        compare(&result, &version, Kind::of(python.as_ref()), &[]);
+    }
+}
+
+/// One line of the table.
+struct Row {
+    path: &'static str,
+    process: usize,
+    place: &'static str,
+    exec: &'static str,
+    live: &'static str,
+    latched: &'static str,
+    verdict: &'static str,
+    condition: Option<&'static str>,
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    ROWS.lines().filter(|line| !line.is_empty()).map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[path, process, place, exec, live, latched, verdict, ref rest @ ..] = &words[..]
+        else {
+            panic!("a row is too short: {line}");
+        };
+        let process = process.parse().expect("a number");
+        let condition = rest.first().copied();
+        Row { path, process, place, exec, live, latched, verdict, condition }
+    })
+}
+
+impl Row {
+    /// Whether the row is about this library and this kind of Python.
+    fn applies(&self, version: &str, python: Kind) -> bool {
+        match self.condition {
+            None => true,
+            Some("venv") => python.venv,
+            Some("base-python") => !python.venv,
+            Some("site-of-its-own") => python.own_site,
+            Some("no-site-of-its-own") => !python.own_site,
+            Some(text) => {
+                let (below, limit) = match text.strip_prefix('<') {
+                    Some(limit) => (true, limit),
+                    None => (false, text.strip_prefix(">=").expect("a known condition")),
+                };
+                below == (minor(version) < minor(limit))
+            }
+        }
+    }
+
+    /// What a word of the table stands for: the integer and the string.
+    fn values(&self, word: &str) -> Option<(i64, &'static str)> {
+        let place = if word == "yes" { self.place } else { word };
+        let found = VALUES.iter().find(|(name, ..)| *name == place);
+        assert!(found.is_some() || word == "no", "unknown word {word}");
+        found.map(|&(_, integer, string)| (integer, string))
+    }
+
+    /// Everything that the program is to report, in its own words.
+    fn expected(&self, variable: &str) -> String {
+        let text = |word| match (self.values(word), variable == INTEGER) {
+            (None, _) => Seen::Absent,
+            (Some((integer, _)), true) => Seen::Value(integer.to_string().into()),
+            (Some((_, string)), false) => Seen::Value(string.into()),
+        };
+        let latched = match variable == INTEGER {
+            true => Latched::Value(self.values(self.latched).map_or(0, |(integer, _)| integer)),
+            false => Latched::NotCached,
+        };
+        let [set, exec, live, read] = ["yes", self.exec, self.live, self.latched].map(text);
+        let place = self.place.trim_end_matches('2');
+        facts(self.process, variable, place, [&set, &exec, &live, &read], &latched, self.verdict)
+    }
+}
+
+fn minor(version: &str) -> u32 {
+    version.split('.').nth(1).and_then(|n| n.parse().ok()).expect("a version such as 2.27.7")
+}
+
+fn facts(
+    process: usize,
+    variable: &str,
+    place: &str,
+    seen: [&Seen; 4],
+    latched: &Latched,
+    verdict: &str,
+) -> String {
+    let json = |value: &Seen| serde_json::to_string(value).expect("plain data");
+    let [expected, exec, live, read] = seen.map(json);
+    let latched = serde_json::to_string(latched).expect("plain data");
+    format!(
+        "process {process} {variable} {place}={expected}: E {exec} L {live} N {latched} \
+         read {read}: {verdict}"
+    )
+}
+
+fn observed(o: &Observation) -> String {
+    let seen = [&o.expected, &o.exec, &o.live, &o.read];
+    facts(o.process, &o.variable, o.set_in.word(), seen, &o.latched, o.verdict.word())
+}
+
+/// Fails with all rows of all paths that differ.
+fn compare(result: &EnvCheck, version: &str, python: Kind, may_skip: &[&str]) {
+    let differences: Vec<String> =
+        result.paths.iter().flat_map(|path| differing(path, version, python, may_skip)).collect();
+    assert!(differences.is_empty(), "NCCL {version}:\n{}", differences.join("\n"));
+}
+
+fn differing(path: &PathResult, version: &str, python: Kind, may_skip: &[&str]) -> Vec<String> {
+    if path.status == Status::Skipped && may_skip.contains(&path.id.as_str()) {
+        return Vec::new();
+    }
+    if path.status != Status::Ran {
+        return vec![format!("{} {}: {:?}", path.id, path.status, path.reason)];
+    }
+    let of_path = rows().filter(|row| row.path == path.id && row.applies(version, python));
+    let mut expected: Vec<String> =
+        of_path.flat_map(|row| [INTEGER, STRING].map(|name| row.expected(name))).collect();
+    let mut found: Vec<String> = path.observations.iter().map(observed).collect();
+    expected.sort();
+    found.sort();
+    let missing = expected.iter().filter(|line| !found.contains(line));
+    let surplus = found.iter().filter(|line| !expected.contains(line));
+    let missing = missing.map(|line| format!("{} expected {line}", path.id));
+    missing.chain(surplus.map(|line| format!("{} observed {line}", path.id))).collect()
+}
+
+/// What about an interpreter changes its rows.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// It belongs to a virtual environment, so usercustomize is not imported.
+    venv: bool,
+    /// Its standard library has a sitecustomize, as Debian's does, which hides
+    /// the one of a virtual environment.
+    own_site: bool,
+}
+
+impl Kind {
+    fn of(python: &Path) -> Self {
+        let yes = |flags: &str, ask: &str| {
+            let answer = Command::new(python).args([flags, "-c", ask]).output();
+            answer.expect("Python starts").stdout.starts_with(b"True")
+        };
+        let own = "import importlib.util as u; print(u.find_spec('sitecustomize') is not None)";
+        Self {
+            venv: yes("-I", "import sys; print(sys.prefix != sys.base_prefix)"),
+            // Without site there is only the standard library to look in.
+            own_site: yes("-IS", own),
+        }
+    }
+}
