@@ -2,8 +2,8 @@
 
 use clap::Parser;
 use nccldiag::cli::{Cli, Command};
+use nccldiag::commands;
 use nccldiag::exit::{Exit, UsageError};
-use nccldiag::{commands, virtual_node};
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,9 +13,6 @@ fn main() -> ExitCode {
     let words: Vec<&OsStr> = args.iter().map(AsRef::as_ref).collect();
     if let Some(result) = commands::hidden::run(&words) {
         return report(result.map(|()| ExitCode::SUCCESS));
-    }
-    if words.first().is_some_and(|word| *word == virtual_node::worker::SUBCOMMAND) {
-        virtual_node::worker::run();
     }
     let result = match Cli::parse().command {
         Command::EnvCheck(options) => commands::env_check::run(*options),

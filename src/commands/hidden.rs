@@ -1,8 +1,9 @@
 //! The subcommands that no help shows: what this binary does inside the
-//! observed children.
+//! observed children, and as a rank of a virtual node.
 
 use crate::launch::far;
 use crate::probes::native::{self, PARENT, PROBE};
+use crate::virtual_node::worker::{self, SUBCOMMAND};
 use anyhow::Result;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +19,7 @@ pub fn run(args: &[&OsStr]) -> Option<Result<()>> {
             None => native::probe(Path::new(args[1])),
         }),
         (PARENT, 3) => Some(native::parent(word(1)?, Path::new(args[2]))),
+        (SUBCOMMAND, 1) => worker::run(),
         _ => None,
     }
 }

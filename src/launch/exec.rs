@@ -1,10 +1,11 @@
 //! The exec family: system calls and libc functions that start a child.
 
-use super::{LAUNCHER, LaunchPath, PARENT, SECOND_LAUNCHER, SHELL, Set, Stage, Top};
+use super::{
+    BOTH, INHERITS, LAUNCHER, LaunchPath, PARENT, SECOND_LAUNCHER, SHELL, Set, Stage, Top,
+};
 use crate::model::Family;
 use crate::probes::native;
 
-const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
 const LISTED: &[&[Set]] = &[&[SHELL], &[PARENT], &[LAUNCHER]];
 
 const fn path(
@@ -15,11 +16,6 @@ const fn path(
 ) -> LaunchPath {
     LaunchPath { id, family: Family::Exec, about, launches, needs: &[], start, cause, cure }
 }
-
-const INHERITS: [&str; 2] = [
-    "the child should inherit its parent's whole environment",
-    "look for a wrapper between the parent and the child that changes it",
-];
 
 const OWN_LIST: [&str; 2] = [
     "the parent gave the child an environment list of its own, so nothing else is inherited",

@@ -60,6 +60,15 @@ pub(crate) const CONF: Set = Set { place: Place::Conf, nth: 0 };
 pub(crate) const LAUNCHER: Set = Set { place: Place::Launcher, nth: 0 };
 pub(crate) const SECOND_LAUNCHER: Set = Set { place: Place::Launcher, nth: 1 };
 
+/// In the shell, or just before the start: what most paths compare.
+pub(crate) const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
+
+/// Cause and cure where a loss would be a surprise.
+pub(crate) const INHERITS: [&str; 2] = [
+    "the child should inherit its parent's whole environment",
+    "look for a wrapper, profile or start-up file between the two that changes it",
+];
+
 /// What a path needs on this machine before it can be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {

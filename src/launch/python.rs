@@ -2,7 +2,7 @@
 //! program a variable can be set. Also the one Python that all paths use.
 
 use super::driver::find_tool;
-use super::{CHILD, LaunchPath, Need, PARENT, SHELL, Set, Stage, Top};
+use super::{BOTH, CHILD, INHERITS, LaunchPath, Need, PARENT, SHELL, Set, Stage, Top};
 use crate::model::Family;
 use crate::process;
 use anyhow::{Context, Result, bail};
@@ -13,7 +13,6 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const BOTH: &[&[Set]] = &[&[SHELL], &[PARENT]];
 const PARENT_AND_CHILD: &[&[Set]] = &[&[CHILD], &[PARENT, CHILD]];
 
 const fn path(
@@ -33,11 +32,6 @@ const fn path(
         cure,
     }
 }
-
-const INHERITS: [&str; 2] = [
-    "the child should inherit the parent's libc environment",
-    "look for a wrapper between the parent and the child that changes it",
-];
 
 const IN_TARGET: [&str; 2] = [
     "a value set in the target function is live only, and too late once NCCL has read it",

@@ -1,6 +1,6 @@
 //! The shell family: shells and the common tools between a shell and a worker.
 
-use super::{LAUNCHER, LaunchPath, Need, SHELL, Set, Stage, Top};
+use super::{INHERITS, LAUNCHER, LaunchPath, Need, SHELL, Set, Stage, Top};
 use crate::model::Family;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -8,11 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 
 const SHELL_ONLY: &[&[Set]] = &[&[SHELL]];
 const SHELL_AND_MAKEFILE: &[&[Set]] = &[&[SHELL], &[LAUNCHER], &[SHELL, LAUNCHER]];
-
-const INHERITS: [&str; 2] = [
-    "this tool should hand on its whole environment",
-    "look for a start-up file or a wrapper that changes it",
-];
 
 const fn path(
     id: &'static str,

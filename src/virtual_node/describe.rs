@@ -48,7 +48,13 @@ pub enum DescribeError {
     },
 }
 
-/// Describes the node on which the library at `path` is to run.
+/// The driver of a machine whose driver is not known: the newest that CUDA 12
+/// has (12.9), or that of the library's own runtime if that is newer. NCCL turns
+/// on some things by it (host memory by handles from 12.6 on).
+const DRIVER: i32 = 12090;
+
+/// Describes the node on which the library at `path` is to run. `driver` is a
+/// CUDA driver version such as 12040, when it is known.
 ///
 /// # Errors
 /// [`DescribeError`].
@@ -56,6 +62,7 @@ pub fn describe(
     path: &Path,
     topology: &Topology,
     model: &Model,
+    driver: Option<i32>,
 ) -> Result<Description, DescribeError> {
     let image = Image::open(path)?;
     let all = functions(path, |name| is_entry(name) || is_kernel(name))?;
@@ -69,9 +76,7 @@ pub fn describe(
     let runtime = runtime_code(image.cuda.as_deref(), twelve);
     Ok(Description {
         runtime,
-        // The oldest driver that this runtime runs on without limits. NCCL
-        // looks at 12.x and 13.x in one place only (a launch attribute).
-        driver: runtime,
+        driver: driver.unwrap_or(runtime.max(DRIVER)),
         model: model.name.clone(),
         figures: Figures {
             multicast: model.figures.multicast && topology.switched(),

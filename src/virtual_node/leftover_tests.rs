@@ -7,6 +7,7 @@ use super::describe::{DescribeError, describe};
 use super::node::{Mode, Node, NodeSpec};
 use super::testing::{through_this_program, topology};
 use crate::nccl::testing;
+use crate::testing::skipped;
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -113,35 +114,38 @@ fn a_driver_that_is_killed_leaves_nothing_behind() {
     }
 }
 
+/// The files that a whole run opens, removes and executes, by strace.
+fn traced(oldest: bool) -> Option<String> {
+    let folder = tempfile::tempdir().expect("temp folder");
+    let trace = folder.path().join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-e", "trace=open,openat,execve,unlink,unlinkat,rename", "-o"]);
+    let why = match command.arg(&trace).args(driver(oldest)).output() {
+        Ok(output) if output.status.success() => {
+            let bytes = std::fs::read(&trace).expect("a trace");
+            return Some(String::from_utf8_lossy(&bytes).into_owned());
+        }
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    skipped(&format!("strace: {why}"));
+    None
+}
+
 #[test]
 fn no_driver_no_device_and_no_written_library() {
     if spec(false, RTX).is_none() {
         return;
     }
-    let folder = tempfile::tempdir().expect("temp folder");
-    let trace = folder.path().join("trace");
-    let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-e", "trace=open,openat,execve,unlink,unlinkat,rename", "-o"]);
-    let run = command.arg(&trace).args(driver(true)).output();
-    match run {
-        Ok(output) if output.status.success() => {}
-        Ok(output) => {
-            println!("SKIPPED: strace: {}", String::from_utf8_lossy(&output.stderr));
-            return;
+    for text in [true, false].into_iter().filter_map(traced) {
+        assert!(text.contains("libnccl.so.2"), "the trace is of a whole run");
+        for line in text.lines() {
+            for never in ["libcuda.so", "libnvidia-ml.so", "/dev/nvidia", "/dev/shm/nccl-"] {
+                assert!(!line.contains(never), "{line}");
+            }
+            let writes = line.contains("O_WRONLY") || line.contains("O_RDWR");
+            assert!(!(line.contains("libnccl.so.2") && writes), "{line}");
         }
-        Err(error) => {
-            println!("SKIPPED: strace: {error}");
-            return;
-        }
-    }
-    let text = String::from_utf8_lossy(&std::fs::read(&trace).expect("a trace")).into_owned();
-    assert!(text.contains("libnccl.so.2"), "the trace is of a whole run");
-    for line in text.lines() {
-        for never in ["libcuda.so", "libnvidia-ml.so", "/dev/nvidia", "/dev/shm/nccl-"] {
-            assert!(!line.contains(never), "{line}");
-        }
-        let writes = line.contains("O_WRONLY") || line.contains("O_RDWR");
-        assert!(!(line.contains("libnccl.so.2") && writes), "{line}");
     }
 }
 
@@ -171,7 +175,7 @@ fn an_ordinary_user_needs_nothing_more() {
     let mut node = match Node::start(&spec) {
         Ok(node) => node,
         Err(error) => {
-            println!("SKIPPED: setpriv: {error}");
+            skipped(&format!("setpriv: {error}"));
             return;
         }
     };
@@ -186,12 +190,12 @@ fn a_library_without_symbols_is_refused_with_the_way_out() {
     let stripped = folder.path().join("libnccl.so.2");
     let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&spec.library).status();
     if !strip.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: no strip");
+        skipped("no strip");
         return;
     }
-    let error = describe(&stripped, &spec.topology, &spec.model).expect_err("it is stripped");
+    let error = describe(&stripped, &spec.topology, &spec.model, None).expect_err("it is stripped");
     assert!(matches!(error, DescribeError::Stripped { .. }), "{error}");
-    let other = describe(Path::new("/proc/self/exe"), &spec.topology, &spec.model);
+    let other = describe(Path::new("/proc/self/exe"), &spec.topology, &spec.model, None);
     assert!(matches!(other, Err(DescribeError::NoRuntime { .. })), "{other:?}");
 }
 
@@ -218,7 +222,7 @@ fn the_shared_object_serves_a_python_process() {
             std::fs::write(&path, bytes).expect("space for it");
             path
         };
-        let node = describe(&spec.library, &spec.topology, &spec.model).expect("a wheel");
+        let node = describe(&spec.library, &spec.topology, &spec.model, None).expect("a wheel");
         let runtime = file("runtime.so", RUNTIME_LIBRARY);
         let topology = file("topology.xml", spec.topology.text.as_bytes());
         let node = file("node", node.encode().as_bytes());
@@ -227,7 +231,7 @@ fn the_shared_object_serves_a_python_process() {
         let output =
             python.env("NCCL_TOPO_FILE", topology).env("NCCL_SOCKET_IFNAME", "lo").output();
         let Ok(output) = output else {
-            println!("SKIPPED: no python3");
+            skipped("no python3");
             return;
         };
         let text = String::from_utf8_lossy(&output.stdout);

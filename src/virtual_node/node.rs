@@ -41,6 +41,8 @@ pub struct NodeSpec {
     pub topology: Topology,
     /// Its GPUs.
     pub model: Model,
+    /// The machine's CUDA driver, such as 12040, when it is known.
+    pub driver: Option<i32>,
     /// How many ranks take part: the first GPUs of the topology.
     pub ranks: usize,
     /// How they are spread.
@@ -68,6 +70,7 @@ impl NodeSpec {
             ranks: topology.gpus.len(),
             topology,
             model,
+            driver: None,
             mode: Mode::default(),
             variables: Vec::new(),
             inherit: false,
@@ -189,7 +192,7 @@ impl Node {
         if spec.ranks == 0 || spec.ranks > gpus {
             return Err(NodeError::Ranks { ranks: spec.ranks, gpus });
         }
-        let description = describe(&spec.library, &spec.topology, &spec.model)?;
+        let description = describe(&spec.library, &spec.topology, &spec.model, spec.driver)?;
         Self::start_as(spec, &description)
     }
 

@@ -65,7 +65,7 @@ fn any_spec(ranks: usize) -> Option<NodeSpec> {
 fn a_function_that_is_not_implemented_is_an_error_with_its_name() {
     let Some(spec) = any_spec(1) else { return };
     let mut description =
-        describe(&spec.library, &spec.topology, &spec.model).expect("an official wheel");
+        describe(&spec.library, &spec.topology, &spec.model, None).expect("an official wheel");
     let entry = description.entries.iter_mut().find(|entry| entry.name == "cudaDeviceGetAttribute");
     entry.expect("it is there").name = "cudaDeviceGetAttribute_v9".into();
     let mut node = Node::start_as(&spec, &description).expect("a node");

@@ -6,6 +6,7 @@ use super::topology::Topology;
 use super::worker;
 use crate::nccl::cache::Entry;
 use crate::nccl::testing;
+use crate::testing::skipped;
 use std::path::PathBuf;
 
 /// Becomes a worker when a test starts this program again for that.
@@ -46,7 +47,7 @@ pub(crate) fn corpus(name: &str) -> Option<PathBuf> {
     let path = root.join(name);
     let there = path.exists();
     if !there {
-        println!("SKIPPED: no {} (set NCCLDIAG_CORPUS)", path.display());
+        skipped(&format!("no {} (set NCCLDIAG_CORPUS)", path.display()));
     }
     there.then_some(path)
 }

@@ -7,6 +7,7 @@ use super::node::{Mode, Node, NodeSpec};
 use super::testing::{corpus, through_this_program, topology};
 use crate::nccl::cache::Entry;
 use crate::nccl::testing;
+use crate::testing::skipped;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -18,7 +19,7 @@ fn library(name: &str) -> Option<Entry> {
         entry.path.parent().and_then(|p| p.file_name()).is_some_and(|folder| folder == name)
     });
     if found.is_none() {
-        println!("SKIPPED: no libnccl {name} in the cache");
+        skipped(&format!("no libnccl {name} in the cache"));
     }
     found
 }
@@ -235,6 +236,7 @@ fn a_physical_machine_logged_the_same() {
         return;
     };
     spec.mode = Mode::OneProcess; // as nccl-tests ran
+    spec.driver = Some(13000); // as the log says
     let mut node = Node::start(&spec).expect("a node");
     node.init().expect("a communicator");
     let sizes: Vec<u64> = (23..=33).map(|power| 1 << power).collect();

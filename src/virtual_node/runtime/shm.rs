@@ -4,9 +4,11 @@
 //! id and descriptor, through which a peer opens it, so the kernel frees it
 //! with the last process, whatever ends it.
 
+use super::errors::refused;
 use super::sys;
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::{AsRawFd as _, IntoRawFd as _, RawFd};
 
 const PREFIX: &[u8] = b"/dev/shm/nccl-";
@@ -62,12 +64,15 @@ pub(super) unsafe extern "C" fn make(template: *mut c_char) -> c_int {
     // SAFETY: the caller passes a string that ends in NUL.
     let text = unsafe { CStr::from_ptr(template) }.to_bytes();
     let length = text.len();
-    let ours = text.strip_prefix(PREFIX) == Some(b"XXXXXX");
-    let file = ours.then(|| sys::memory_file(c"nccldiag-virtual-shm", 0).ok()).flatten();
-    let name = file.as_ref().and_then(|file| letters(std::process::id(), file.as_raw_fd()));
-    let (Some(file), Some(name)) = (file, name) else {
-        // SAFETY: as above. A name in /dev/shm is better than no memory.
+    if text.strip_prefix(PREFIX) != Some(b"XXXXXX") {
+        // SAFETY: as above.
         return unsafe { mkstemp(template) };
+    }
+    // A real name instead could outlive a rank that is killed: rather fail.
+    let Ok(file) = sys::memory_file(c"nccldiag-virtual-shm", 0) else { return -1 };
+    let Some(name) = letters(std::process::id(), file.as_raw_fd()) else {
+        refused("name shared memory", &io::Error::other("too many open files"));
+        return -1;
     };
     // SAFETY: the last six bytes of the caller's template.
     unsafe {
