@@ -13,7 +13,7 @@ pub struct Communicator {
     /// How many ranks it has.
     pub ranks: u32,
     /// What all its ranks share, as `0x...`; `commId` in NCCL's log since 2.26
-    /// (2.23 and older log another number).
+    /// (2.25 and older log another number).
     pub hash: String,
     /// The CUDA device of this rank.
     pub cuda_device: i32,
@@ -38,7 +38,7 @@ pub struct Communicator {
     pub activity: Activity,
     /// What may be used for all-reduce. Empty when NCCL has decided nothing
     /// yet, and for a communicator of one rank, which needs none of them.
-    pub all_reduce: Vec<Choice>,
+    pub all_reduce: Vec<Pair>,
 }
 
 /// Sizes in bytes of the buffers of each protocol.
@@ -66,14 +66,14 @@ pub enum Activity {
 
 /// One pair of algorithm and protocol.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Choice {
+pub struct Pair {
     /// As `NCCL_ALGO` has it: `Ring`, `Tree`, `NVLS`...
     pub algorithm: String,
     /// As `NCCL_PROTO` has it: `LL`, `LL128`, `Simple`.
     pub protocol: String,
     /// Whether NCCL may choose it.
     pub enabled: bool,
-    /// The bandwidth that NCCL expects, in GB/s.
+    /// The bandwidth that NCCL expects, in GB/s; 0 where it expects none.
     pub bandwidth: f32,
     /// The latency that NCCL expects, in microseconds.
     pub latency: Option<f32>,

@@ -6,7 +6,7 @@ mod env_check;
 mod finding;
 mod value;
 
-pub use communicator::{Activity, Buffers, Choice, Communicator, Communicators, Source};
+pub use communicator::{Activity, Buffers, Communicator, Communicators, Pair, Source};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };

@@ -29,7 +29,7 @@ pub struct RankLog {
     pub device: i32,
     /// Which rank of what it is.
     pub member: Option<Member>,
-    /// Machines, and ranks on this one (2.21 and newer).
+    /// Machines, and ranks on this one (2.20 and newer).
     pub nodes: Option<(u32, u32)>,
     /// Such as `2.27.7+cuda13.0`; only the first rank of a process says so.
     pub version: Option<String>,
@@ -132,7 +132,7 @@ pub struct Cost {
 /// What was chosen for one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Such as `AllReduce`; 2.21 and 2.22 do not say.
+    /// Such as `AllReduce`; 2.20 to 2.22 do not say.
     pub collective: Option<String>,
     /// Size in bytes.
     pub bytes: u64,
@@ -142,7 +142,7 @@ pub struct Choice {
     pub protocol: String,
     /// First and last channel (2.24 and newer).
     pub channels: Option<(u32, u32)>,
-    /// NCCL's estimate in microseconds (2.21 to 2.23 and 2.31).
+    /// NCCL's estimate in microseconds (2.20 to 2.23, and 2.31).
     pub time_us: Option<f64>,
     /// Threads in a block (2.31, and for choices outside the tables).
     pub threads: Option<u32>,
@@ -218,13 +218,8 @@ impl<'a> Collector<'a> {
 
     fn take(&mut self, at: usize, line: &Line<'a>, event: Event<'a>) {
         let (rank, parts) = (&mut self.ranks[at], &mut self.parts[at]);
-        let complaint = matches!(line.level, Level::Warn | Level::Attention);
-        if (complaint || matches!(event, Event::Invalid { .. })) && rank.problems.len() < MOST {
-            rank.problems.push(Problem {
-                level: line.level,
-                source: String::from_utf8_lossy(line.source).into_owned(),
-                text: String::from_utf8_lossy(line.text).into_owned(),
-            });
+        if line.level != Level::Info || matches!(event, Event::Invalid { .. }) {
+            rank.complain(line);
         }
         match event {
             Event::Version(text) => rank.version = Some(text.to_owned()),
@@ -240,12 +235,8 @@ impl<'a> Collector<'a> {
             Event::Tuned { time_us, algorithm, protocol, warps, .. } => {
                 parts.tuned = Some((time_us, algorithm, protocol, warps));
             }
-            Event::Choice(choose) if rank.choices.len() < MOST => {
-                rank.choices.push(parts.choice(&choose));
-            }
-            Event::Kernel(kernel) if rank.choices.len() < MOST => {
-                rank.choices.push(outside(&kernel));
-            }
+            Event::Choice(choose) => rank.add_choice(parts.choice(&choose)),
+            Event::Kernel(kernel) => rank.add_choice(outside(&kernel)),
             other => rank.take(other),
         }
     }
@@ -273,6 +264,16 @@ impl<'a> Collector<'a> {
 }
 
 impl RankLog {
+    fn complain(&mut self, line: &Line<'_>) {
+        if line.level != Level::Trace && self.problems.len() < MOST {
+            self.problems.push(Problem {
+                level: line.level,
+                source: String::from_utf8_lossy(line.source).into_owned(),
+                text: String::from_utf8_lossy(line.text).into_owned(),
+            });
+        }
+    }
+
     fn take(&mut self, event: Event<'_>) {
         match event {
             Event::Env { name, value } => self.add_env(name, value),
@@ -320,6 +321,12 @@ impl RankLog {
                 self.transports.push(Transport { channel, from, to, via: via.to_owned() });
             }
             _ => {}
+        }
+    }
+
+    fn add_choice(&mut self, choice: Choice) {
+        if self.choices.len() < MOST {
+            self.choices.push(choice);
         }
     }
 

@@ -40,7 +40,7 @@ pub struct Member {
 /// What was chosen for one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choose<'a> {
-    /// Such as `AllReduce`; 2.21 and 2.22 do not say.
+    /// Such as `AllReduce`; 2.20 to 2.22 do not say.
     pub collective: Option<&'a str>,
     /// Size in bytes.
     pub bytes: u64,
@@ -50,7 +50,7 @@ pub struct Choose<'a> {
     pub protocol: Place<'a>,
     /// First and last channel (2.24 and newer).
     pub channels: Option<(u32, u32)>,
-    /// NCCL's estimate in microseconds (2.21 to 2.23).
+    /// NCCL's estimate in microseconds (2.20 to 2.23).
     pub time_us: Option<f64>,
     /// Blocks in a cluster (2.31 and newer).
     pub cluster: Option<u32>,
@@ -78,9 +78,9 @@ pub struct Kernel<'a> {
 pub struct ChannelCounts {
     /// Collectives.
     pub collective: u32,
-    /// CollNet (2.19 and newer).
+    /// CollNet (2.20 and newer).
     pub collnet: Option<u32>,
-    /// NVLS (2.18 and newer).
+    /// NVLS.
     pub nvls: Option<u32>,
     /// Send and receive.
     pub p2p: u32,

@@ -9,7 +9,7 @@ use memchr::{memchr_iter, memrchr};
 pub enum Level {
     /// Something failed, or will not work as asked for.
     Warn,
-    /// Less than a warning (2.31 and newer).
+    /// Less than a warning (2.32).
     Attention,
     /// All else that `NCCL_DEBUG=INFO` shows.
     Info,

@@ -4,7 +4,7 @@
 //! runs NCCL, and nothing is copied until it is collected.
 //!
 //! The forms are those of NCCL 2.18.3 to 2.32.3. What a version does not log
-//! (2.18 no choices, 2.26 to 2.30 no times) stays absent.
+//! (up to 2.19 no choices, 2.24 to 2.30 no times) stays absent.
 
 mod collect;
 mod event;

@@ -78,17 +78,23 @@ fn eight_ranks_are_told_apart_and_complete() {
     }
 }
 
-/// Nothing in 2.18; numbers and times to 2.23; then names and channels.
+/// Nothing up to 2.19; numbers and times up to 2.23; then names and channels.
 fn check_choices(choices: &[Choice], version: NcclVersion, what: &str) {
-    if version.minor < 21 {
+    if version.minor <= 19 {
         assert_eq!(choices, [], "{what}");
         return;
     }
     let sizes: Vec<_> = choices.iter().map(|choice| choice.bytes).collect();
     assert_eq!(sizes, SIZES, "{what}");
-    for (choice, small) in choices.iter().zip([true, true, true, false]) {
-        let (algorithm, protocol) = if small { ("Ring", "LL") } else { ("NVLS", "Simple") };
-        assert_eq!((&*choice.algorithm, &*choice.protocol), (algorithm, protocol), "{what}");
+    for choice in choices {
+        let expected = match choice.bytes {
+            ..=1024 => Some(("Ring", "LL")),
+            0x100_0000.. => Some(("NVLS", "Simple")),
+            _ => None,
+        };
+        let chosen = (&*choice.algorithm, &*choice.protocol);
+        assert!(expected.is_none_or(|expected| chosen == expected), "{what}: {choice:?}");
+        assert_eq!(choice.collective.is_some(), version.minor >= 23, "{what}");
         assert_eq!(choice.channels.is_some(), version.minor >= 24, "{what}");
         let timed = version.minor <= 23 || version.minor == 31;
         assert_eq!(choice.time_us.is_some(), timed, "{what}: {choice:?}");
@@ -132,7 +138,7 @@ fn check_enabled(log: &RankLog, memory: &Communicator, version: NcclVersion, wha
     else {
         return;
     };
-    let in_matrix = |choice: &crate::model::Choice| {
+    let in_matrix = |choice: &crate::model::Pair| {
         protocols.contains(&choice.protocol) && algorithms.contains(&choice.algorithm)
     };
     for choice in &memory.all_reduce {

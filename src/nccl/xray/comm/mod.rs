@@ -54,6 +54,7 @@ impl LayoutCache {
         let names = maps::naming(pid, &[loaded.path.as_os_str().as_bytes()])?;
         let same = |mapping: &&maps::Mapping| {
             mapping.path == loaded.path.as_os_str().as_bytes()
+                && mapping.deleted == loaded.deleted
                 && mapping.perms.exec
                 && mapping.start >= loaded.base
         };

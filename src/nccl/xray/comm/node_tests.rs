@@ -1,7 +1,7 @@
 //! The reader on communicators that really live: on the virtual node.
 
 use super::*;
-use crate::model::{Activity, Choice, Communicator, Source};
+use crate::model::{Activity, Communicator, Pair, Source};
 use crate::nccl::cache::Entry;
 use crate::nccl::image::{Image, NcclVersion};
 use crate::nccl::testing;
@@ -71,7 +71,7 @@ fn only(all: Communicators, what: &str) -> Communicator {
 
 fn enabled(communicator: &Communicator) -> Vec<String> {
     let on = communicator.all_reduce.iter().filter(|choice| choice.enabled);
-    on.map(|Choice { algorithm, protocol, .. }| format!("{algorithm}/{protocol}")).collect()
+    on.map(|Pair { algorithm, protocol, .. }| format!("{algorithm}/{protocol}")).collect()
 }
 
 fn expected_source(version: NcclVersion) -> Source {
@@ -159,6 +159,11 @@ fn communicators_come_and_go_and_count() {
         assert_eq!((before.operations, after.operations), (Some(0), Some(3)), "{what}");
         node.destroy().unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(look(pid, &layouts).found, [], "{what}: after destroy");
+        let pid = pid.cast_signed();
+        let loaded = loaded(pid, &ImageCache::new()).expect("own child");
+        drop(node);
+        let why = communicators(pid, &loaded[0], &layouts, Duration::ZERO).expect_err("gone");
+        assert!(why.to_string().contains("no such process"), "{why}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The bytes of one communicator at one moment, and what they mean.
 
 use super::layout::{CommLayout, Number};
-use crate::model::{Activity, Buffers, Choice, Communicator};
+use crate::model::{Activity, Buffers, Communicator, Pair};
 use crate::nccl::xray::dwarf::{Field, Kind};
 use crate::process::memory::{Memory, Part};
 use std::io;
@@ -124,7 +124,8 @@ impl Snapshot<'_> {
     }
 
     /// Whether every member looks as it does after init. For versions without
-    /// marks: any memory may look a little like a communicator.
+    /// marks: other memory may look a little like a communicator, and with
+    /// numbers alone some did; the tables then hold no sense.
     pub(super) fn is_certain(&self) -> bool {
         let number = |number| self.number(number).unwrap_or(1);
         let ranks = number(Number::Ranks);
@@ -137,8 +138,23 @@ impl Snapshot<'_> {
             && (1..=ranks).contains(&local)
             && self.number(Number::LocalRank).is_none_or(|rank| (0..local).contains(&rank))
             && (1..=1024).contains(&number(Number::Channels))
-            && number(Number::BusId) > 0
+            && self.number(Number::BusId).is_none_or(is_bus_id)
             && buffers.is_some_and(|sizes| sizes.iter().all(|size| *size > 0))
+            && self.has_sound_tables(ranks > 1)
+    }
+
+    /// Whether the tables hold bandwidths, latencies and numbers of threads; a
+    /// communicator of one rank may have none.
+    fn has_sound_tables(&self, filled: bool) -> bool {
+        let tables = [&self.layout.bandwidths, &self.layout.latencies];
+        let [bandwidths, latencies] = tables
+            .map(|table| table.as_ref().map_or_else(Vec::new, |table| self.floats(&table.field)));
+        let threads = self.layout.max_threads.as_ref();
+        let threads = threads.map_or_else(Vec::new, |table| self.integers(&table.field));
+        let sound = |value: &f32| *value == 0.0 || (1e-3..1e6).contains(value);
+        bandwidths.iter().chain(&latencies).all(sound)
+            && threads.iter().all(|threads| (0..=1024).contains(threads))
+            && (!filled || bandwidths.iter().any(|bandwidth| *bandwidth > 0.0))
     }
 
     /// Whether the other differs in more than the count of operations.
@@ -205,7 +221,7 @@ impl Snapshot<'_> {
         }
     }
 
-    fn all_reduce(&self) -> Option<Vec<Choice>> {
+    fn all_reduce(&self) -> Option<Vec<Pair>> {
         let table = self.layout.bandwidths.as_ref()?;
         let function = self.layout.all_reduce;
         let bandwidths = self.floats(&table.field);
@@ -221,12 +237,17 @@ impl Snapshot<'_> {
         if all.iter().all(|bandwidth| *bandwidth == 0.0) {
             return None;
         }
-        let one = |pair: usize| Choice {
+        // Where NCCL has computed nothing there is -1 (since 2.31).
+        let usable = |value: &f32| value.is_finite() && *value >= 0.0;
+        let one = |pair: usize| Pair {
             algorithm: name(&ALGORITHMS, pair / table.protocols, "algorithm"),
             protocol: name(&PROTOCOLS, pair % table.protocols, "protocol"),
             enabled: all[pair] > 0.0 && self.is_enabled(pair) != Some(false),
-            bandwidth: all[pair],
-            latency: latencies.as_ref().and_then(|all| all.get(first + pair).copied()),
+            bandwidth: Some(all[pair]).filter(usable).unwrap_or(0.0),
+            latency: latencies
+                .as_ref()
+                .and_then(|all| all.get(first + pair).copied())
+                .filter(usable),
             max_threads: threads.as_ref().and_then(|all| u32::try_from(*all.get(pair)?).ok()),
         };
         Some((0..pairs).map(one).collect())
@@ -244,6 +265,11 @@ impl Snapshot<'_> {
 /// The name at an index, or words for one that is newer than this program.
 fn name(names: &[&str], index: usize, what: &str) -> String {
     names.get(index).map_or_else(|| format!("{what} {index}"), |name| (*name).to_owned())
+}
+
+/// Whether it is a packed PCI address: 32 devices with 8 functions on a bus.
+fn is_bus_id(packed: i64) -> bool {
+    packed > 0 && packed >> 4 & 0xff < 32 && packed & 0xf < 8
 }
 
 /// NCCL packs `0000:17:00.0` into hex digits: 0x17000.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::Source;
+use crate::model::{Communicator, Source};
 use crate::nccl::testing;
 use crate::nccl::xray::dwarf::{Field, Kind, Layout};
 use crate::process::memory::{Memory, SparseMemory};
@@ -162,6 +162,25 @@ fn searches_find_what_lies_anywhere_also_across_pieces() {
     }
 }
 
+/// What a text once was taken for: numbers that fit, tables that do not.
+#[test]
+fn what_only_looks_like_a_communicator_is_none() {
+    let layout = small(false);
+    let certain = |bytes: &[u8]| {
+        let memory = memory_with(0, bytes);
+        let all = snapshot::read_all(&memory, &layout, &[BASE]).expect("readable");
+        all[0].as_ref().expect("it is mapped").is_certain()
+    };
+    assert!(certain(&sample()));
+    let text = u32::from_le_bytes(*b"rank");
+    let (noise, threads) = (1e-19f32.to_bits(), 4000);
+    for (at, word) in [(80, text), (92, noise), (104, threads), (84, 0), (48, 0x1b008), (36, 7)] {
+        let mut bytes = sample();
+        bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        assert!(!certain(&bytes), "{at}: {word:#x}");
+    }
+}
+
 #[test]
 fn communicators_survive_json() {
     let layout = small(true);
@@ -201,7 +220,10 @@ proptest! {
             let all = snapshot::read_all(&memory, &layout, &addresses).expect("readable");
             for one in all.iter().flatten() {
                 one.is_certain();
-                one.interpret(one);
+                let told = one.interpret(one);
+                let text = serde_json::to_string(&told).expect("plain data");
+                let back: Communicator = serde_json::from_str(&text).expect("own output");
+                prop_assert_eq!(back, told);
             }
         }
         let mut byte = [0];
