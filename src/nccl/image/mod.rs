@@ -16,6 +16,7 @@ pub use version::{BadVersion, NcclVersion};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -107,6 +108,9 @@ pub struct Image {
     pub names: BTreeSet<String>,
     /// The PT_LOAD segments.
     pub segments: Vec<Segment>,
+    /// Runs of addresses that hold all caches and flags of `params`, ascending:
+    /// a few reads get all of them.
+    pub(crate) cache_runs: Vec<Range<u64>>,
 }
 
 impl fmt::Debug for Image {
@@ -148,6 +152,7 @@ impl Image {
             false => (params_by_shape(&elf)?, Vec::new()),
         };
         let typed = found.typed(&elf);
+        let cache_runs = cache_runs(&params);
         names.extend(params.iter().map(|param| param.variable.clone()));
         names.extend(typed.iter().map(|param| param.variable.clone()));
         Ok(Self {
@@ -160,6 +165,7 @@ impl Image {
             undecoded,
             names,
             segments: elf.segments.clone(),
+            cache_runs,
         })
     }
 
@@ -208,6 +214,27 @@ impl Image {
             )
         })
     }
+}
+
+/// A gap of so many bytes between two caches is read as well: cheaper than one
+/// more piece.
+const GAP: u64 = 512;
+
+fn cache_runs(params: &[Arc<Param>]) -> Vec<Range<u64>> {
+    let caches = params.iter().map(|p| p.cache_vaddr..p.cache_vaddr.saturating_add(8));
+    let flags = params.iter().filter_map(|p| p.no_cache_vaddr).map(|at| at..at.saturating_add(1));
+    let mut cells: Vec<Range<u64>> = caches.chain(flags).collect();
+    cells.sort_unstable_by_key(|cell| cell.start);
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for cell in cells {
+        match runs.last_mut() {
+            Some(run) if cell.start <= run.end.saturating_add(GAP) => {
+                run.end = run.end.max(cell.end);
+            }
+            _ => runs.push(cell),
+        }
+    }
+    runs
 }
 
 /// The symbols that belong to cached parameters.

@@ -5,6 +5,7 @@ use super::locate::Loaded;
 use crate::model::{Latched, Unreadable};
 use crate::nccl::image::{Image, Known, Param};
 use crate::process::memory::{Memory, Part, RemoteMemory};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// What a cache holds until NCCL reads the variable (all of 2.18.3 to 2.32.3).
@@ -45,47 +46,59 @@ impl LatchedSet {
     }
 }
 
-/// Reads the caches of `loaded` in process `pid`: one system call for up to
-/// 1024 parameters, some 50 microseconds. The process is not stopped.
+/// Reads the caches of `loaded` in process `pid`: one vectored
+/// read of a few pieces. The process is not stopped.
 ///
 /// # Errors
 /// The library's file could not be read, or the process's memory cannot: it is
 /// gone, or another user's.
 pub fn latched(pid: i32, loaded: &Loaded) -> Result<LatchedSet, Unreadable> {
     let image = Arc::clone(loaded.image.as_ref().map_err(Clone::clone)?);
-    let address = |vaddr: u64| loaded.base.wrapping_add(vaddr);
-    let caches: Vec<u64> = image.params.iter().map(|p| address(p.cache_vaddr)).collect();
-    let flags: Vec<u64> =
-        image.params.iter().filter_map(|p| p.no_cache_vaddr).map(address).collect();
-    let memory = RemoteMemory::new(pid);
-    let caches = read_each::<8>(&memory, &caches)?;
-    let mut flags = read_each::<1>(&memory, &flags)?.into_iter();
+    let runs = Runs::read(pid, loaded.base, &image)?;
     let values = image
         .params
         .iter()
-        .zip(caches)
-        .map(|(param, bytes)| {
-            let flag = param.no_cache_vaddr.and_then(|_| flags.next().flatten());
-            value(bytes.map(i64::from_ne_bytes), flag == Some([1]))
+        .map(|param| {
+            let flag = param.no_cache_vaddr.and_then(|at| runs.get::<1>(at));
+            value(runs.get(param.cache_vaddr).map(i64::from_ne_bytes), flag == Some([1]))
         })
         .collect();
     Ok(LatchedSet { image, values })
 }
 
-/// `N` bytes at each address, in one vectored read; `None` where the process
-/// has no readable memory.
-fn read_each<const N: usize>(
-    memory: &RemoteMemory,
-    addresses: &[u64],
-) -> Result<Vec<Option<[u8; N]>>, Unreadable> {
-    let mut values = vec![[0; N]; addresses.len()];
-    let pieces = addresses.iter().zip(&mut values);
-    let mut parts: Vec<Part> = pieces.map(|(&at, into)| Part::new(at, into)).collect();
-    memory
-        .read_many(&mut parts)
-        .map_err(|error| memory.explain("NCCL's cached parameters", &error))?;
-    let whole: Vec<bool> = parts.iter().map(Part::is_whole).collect();
-    Ok(values.into_iter().zip(whole).map(|(value, whole)| whole.then_some(value)).collect())
+/// The memory that holds all caches, read at one moment.
+struct Runs<'a> {
+    image: &'a Image,
+    bytes: Vec<Vec<u8>>,
+}
+
+impl<'a> Runs<'a> {
+    fn read(pid: i32, base: u64, image: &'a Image) -> Result<Self, Unreadable> {
+        let size = |run: &Range<u64>| usize::try_from(run.end - run.start).unwrap_or_default();
+        let mut bytes: Vec<Vec<u8>> =
+            image.cache_runs.iter().map(|run| vec![0; size(run)]).collect();
+        let pieces = image.cache_runs.iter().zip(&mut bytes);
+        let mut parts: Vec<Part> =
+            pieces.map(|(run, into)| Part::new(base.wrapping_add(run.start), into)).collect();
+        let memory = RemoteMemory::new(pid);
+        memory
+            .read_many(&mut parts)
+            .map_err(|error| memory.explain("NCCL's cached parameters", &error))?;
+        let got: Vec<usize> = parts.iter().map(|part| part.got).collect();
+        for (bytes, got) in bytes.iter_mut().zip(got) {
+            bytes.truncate(got);
+        }
+        Ok(Self { image, bytes })
+    }
+
+    /// `N` bytes at a link-time address; `None` where the process has no
+    /// readable memory.
+    fn get<const N: usize>(&self, vaddr: u64) -> Option<[u8; N]> {
+        let after = self.image.cache_runs.partition_point(|run| run.start <= vaddr);
+        let index = after.checked_sub(1)?;
+        let at = usize::try_from(vaddr - self.image.cache_runs[index].start).ok()?;
+        self.bytes[index].get(at..)?.first_chunk().copied()
+    }
 }
 
 fn value(cache: Option<i64>, no_cache: bool) -> Latched {
