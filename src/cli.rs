@@ -59,10 +59,10 @@ pub struct EnvCheck {
     /// pip:VERSION[+cu12|+cu13] (fetched through pip) or pid:PID
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub nccl: String,
-    /// Only these launch paths (see --list)
+    /// Only these launch paths, separated by commas (see --list)
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub path: Vec<String>,
-    /// Only the paths of these families
+    /// Only the paths of these families, separated by commas
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub family: Vec<String>,
     /// Lists the launch paths and ends

@@ -6,10 +6,12 @@ use crate::exit::UsageError;
 use crate::launch::{Custom, LaunchPath, Values, all};
 use crate::model::{Code, EnvCheck, Family, Verdict};
 use crate::nccl::find::Choice;
+use crate::nccl::wheel::Wheel;
 use crate::render;
 use anyhow::Result;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// The longest `--timeout`: a day.
@@ -48,6 +50,10 @@ impl Asked {
         };
         let nccl = Choice::parse(OsStr::new(&arguments.nccl))
             .map_err(|error| UsageError(format!("--nccl {}: {error}", arguments.nccl)))?;
+        if arguments.nccl.parse::<Wheel>().is_ok() && !Path::new(&arguments.nccl).exists() {
+            let text = format!("--nccl {0}: no such file; did you mean pip:{0}?", arguments.nccl);
+            return Err(UsageError(text).into());
+        }
         Ok(Self {
             paths: chosen(arguments)?,
             custom,

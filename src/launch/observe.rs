@@ -82,7 +82,9 @@ impl Sighting {
         Self {
             exec: told_or(told, "exec", missing()),
             live: told_or(told, "live", missing()),
-            latched: told_latched(told).unwrap_or_else(|| LatchedView::Unreadable(missing())),
+            latched: not_called(told)
+                .or_else(|| told_latched(told))
+                .unwrap_or_else(|| LatchedView::Unreadable(missing())),
             reads: Reads::from(told),
             mapping: mapping(told),
             parent: None,
@@ -238,10 +240,16 @@ fn told_latched(told: &Fields) -> Option<LatchedView> {
     (!list.is_empty()).then_some(LatchedView::Told(list))
 }
 
+/// The reason when the library could not be loaded.
+fn not_called(told: &Fields) -> Option<LatchedView> {
+    let why = told.text("error").filter(|_| told.first("version").is_none())?;
+    Some(LatchedView::Unreadable(Unreadable::new(why)))
+}
+
 fn read_latched(pid: i32, told: &Fields, images: &ImageCache) -> LatchedView {
     if told.first("version").is_none() {
-        let why = told.text("error").unwrap_or("no libnccl was given to the probe");
-        return LatchedView::Unreadable(Unreadable::new(why));
+        let none = || LatchedView::Unreadable(Unreadable::new("no libnccl was given to the probe"));
+        return not_called(told).unwrap_or_else(none);
     }
     match latched_from_outside(pid, images) {
         Ok(set) => LatchedView::Outside(set),

@@ -21,7 +21,13 @@ const fn path(
 
 /// The paths of this family.
 pub const PATHS: &[LaunchPath] = &[
-    path("sh-c", "sh -c", &[], |s| wrapped(s, "sh -c '\"$@\"' sh \"$@\""), INHERITS),
+    path(
+        "sh-c",
+        "sh -c",
+        &[Need::Tool("sh")],
+        |s| wrapped(s, "sh -c '\"$@\"' sh \"$@\""),
+        INHERITS,
+    ),
     path(
         "bash-c",
         "bash -c",

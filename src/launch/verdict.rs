@@ -78,6 +78,11 @@ fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
             Parsed::Overflow => parsed(),
             Parsed::Whole(_) | Parsed::Prefix(_) | Parsed::Octal(_) => too_late(),
         },
+        // Not read yet, but NCCL will make something else of it.
+        Latched::NotRead => match parse_like_nccl(e.expected) {
+            Parsed::Prefix(_) | Parsed::Octal(_) | Parsed::Overflow => parsed(),
+            Parsed::Whole(_) | Parsed::Empty => None,
+        },
         _ => None,
     }
 }
@@ -85,13 +90,7 @@ fn taken_differently(e: &Evidence) -> Option<(Verdict, Option<Code>)> {
 /// A delivered value may still be worth a remark.
 fn remark(e: &Evidence) -> Option<Code> {
     match e.latched {
-        Latched::NotRead => match parse_like_nccl(e.expected) {
-            // Not yet, but NCCL will make something else of it.
-            Parsed::Prefix(_) | Parsed::Octal(_) | Parsed::Overflow => {
-                Some(Code::ParsedDifferently)
-            }
-            Parsed::Whole(_) | Parsed::Empty => Some(Code::NotRead),
-        },
+        Latched::NotRead => Some(Code::NotRead),
         Latched::NoSuchParameter if !e.read.is_known() => Some(Code::NotRead),
         Latched::NotCached if e.read.is_known() => None,
         Latched::NotCached if e.witnessed => Some(Code::NotRead),

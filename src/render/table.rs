@@ -65,6 +65,8 @@ impl Mark {
             (_, Self::Yes) => Self::Yes,
             (Latched::Value(n), _) => Self::of_number(*n, o),
             (Latched::NotRead | Latched::NotCached, _) => Self::Unread,
+            // Only names that begin so are listed in the library.
+            (Latched::NoSuchParameter, _) if !o.variable.starts_with("NCCL_") => Self::Unread,
             (Latched::NoSuchParameter, _) => Self::NoNcclValue,
             (Latched::Unreadable(_), _) => Self::Unknown,
         }
