@@ -7,6 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -80,6 +81,7 @@ impl Sandbox {
     /// Any program, with what [`program`](Self::program) would see.
     pub fn prepared(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
+        heed_signals(&mut command);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("NCCL") {
                 command.env_remove(name);
@@ -241,5 +243,20 @@ impl Ended {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| {
             panic!("no result: {error}\nstdout:\n{}\nstderr:\n{}", self.out(), self.err())
         })
+    }
+}
+
+/// Signals that whoever started the tests ignores (nohup, a job in the
+/// background) are ignored by every child as well, and the program leaves them
+/// so: its tests must not depend on that.
+fn heed_signals(command: &mut Command) {
+    // SAFETY: signal(2) is async-signal-safe and touches no memory of ours.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
     }
 }
