@@ -4,8 +4,7 @@
 
 use super::escape::{escape, value};
 use crate::model::{
-    EnvCheck, Family, Finding, Latched, Observation, PathResult, Place, Seen, Severity, Status,
-    Verdict,
+    EnvCheck, Family, Finding, Latched, Observation, PathResult, Seen, Severity, Status, Verdict,
 };
 use comfy_table::TableStyle;
 use comfy_table::{Cell, Color, Row, Table};
@@ -331,9 +330,4 @@ pub fn views(o: &Observation) -> [String; 3] {
 /// The value that was set, short.
 pub fn expected(o: &Observation) -> String {
     value(&o.expected, 40)
-}
-
-/// The word for a place.
-pub fn place(place: Place) -> &'static str {
-    place.word()
 }
