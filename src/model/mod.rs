@@ -3,12 +3,18 @@
 
 mod communicator;
 mod env_check;
+mod explain;
 mod finding;
 mod value;
 
 pub use communicator::{Activity, Buffers, Communicator, Communicators, Pair, Source};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
+};
+pub use explain::{
+    ChoiceDifference, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
+    FactDifference, Failure, GraphFound, InForce, NcclAsked, NodeAsked, PREDICTED, PredictedChoice,
+    PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect, TreeShape, Tried,
 };
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};
