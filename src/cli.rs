@@ -31,6 +31,10 @@ pub enum Command {
     /// delivered (E), what is live (L) and what NCCL latched (N)
     #[command(name = "env-check", after_help = ENV_CHECK_HELP)]
     EnvCheck(Box<EnvCheck>),
+    /// Asks NCCL itself what it would choose on a described machine, without a
+    /// GPU: algorithm, protocol, channels and its estimate for each size, and why
+    #[command(after_help = EXPLAIN_HELP)]
+    Explain(Box<Explain>),
     /// Lists or removes fetched NCCL libraries
     Cache(Cache),
 }
@@ -90,6 +94,89 @@ pub struct EnvCheck {
     /// A launcher of your own, with {probe} where the program to start goes
     #[arg(last = true, value_name = "CMD ARGS")]
     pub command: Vec<OsString>,
+}
+
+const EXPLAIN_HELP: &str = "\
+Examples:
+  nccldiag explain --topology h100x8 --nccl pip:2.27.7
+  nccldiag explain --topology topo.xml -e NCCL_ALGO=Ring -e NCCL_PROTO=LL
+  nccldiag explain --topology topo.xml --vs 'NCCL_MIN_NCHANNELS=8'
+  nccldiag explain --topology before.xml --vs-topology after.xml
+  nccldiag explain --topology topo.txt --gpu rtxpro6000
+
+topo.xml is what NCCL itself dumps on the machine in question with
+NCCL_TOPO_DUMP_FILE=topo.xml; topo.txt is made there by
+  (nvidia-smi topo -m; lscpu; nvidia-smi -q) > topo.txt
+
+Everything shown is predicted: what NCCL would choose on this description, and
+its own estimates. docs/explain.md is the manual.
+
+Exit codes: 0 ran; 1 findings that --fail-on asks for; 2 wrong usage; 3 could
+not run.";
+
+/// Options of `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The machine: a preset (see --list), NCCL's topology XML, or a text with
+    /// the output of `nvidia-smi topo -m` and lscpu; may be repeated when these
+    /// are in several files
+    #[arg(long, value_name = "FILE|PRESET", required_unless_present = "list")]
+    pub topology: Vec<OsString>,
+    /// The GPUs: a model (see --list) or a file that describes one [default:
+    /// what the topology says]
+    #[arg(long, value_name = "MODEL|FILE")]
+    pub gpu: Option<String>,
+    /// How many GPUs take part: the first ones of the topology [default: all]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<NonZero<usize>>,
+    /// The machine's CUDA driver, such as 12.4 or 13.0; NCCL turns on some
+    /// things by it [default: 12.9, or that of the library if newer]
+    #[arg(long, value_name = "VERSION")]
+    pub driver: Option<String>,
+    /// Lists the presets and GPU models and ends
+    #[arg(long)]
+    pub list: bool,
+    /// The libnccl.so.2 to ask: auto, a path, pip:VERSION[+cu12|+cu13] (fetched
+    /// through pip) or pid:PID
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    pub nccl: String,
+    /// Sets a variable for the ranks; may be repeated
+    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
+    pub env: Vec<OsString>,
+    /// Compares with these settings on top of -e; NAME= takes one away
+    #[arg(long, value_name = "NAME=VALUE ...", allow_hyphen_values = true)]
+    pub vs: Option<String>,
+    /// Compares with this library
+    #[arg(long, value_name = "WHICH")]
+    pub vs_nccl: Option<String>,
+    /// Compares with this machine; may be repeated like --topology
+    #[arg(long, value_name = "FILE|PRESET")]
+    pub vs_topology: Vec<OsString>,
+    /// Sizes in bytes: A..B doubles from A to B; K, M and G are powers of 1024;
+    /// several are separated by commas
+    #[arg(long, value_name = "SIZES", default_value = "8..1G")]
+    pub sizes: String,
+    /// Collectives, separated by commas: allreduce, allgather, reducescatter,
+    /// broadcast, reduce, or all
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "allreduce")]
+    pub collective: Vec<String>,
+    /// Gives the ranks this shell's own NCCL_* variables and conf files as well
+    #[arg(long)]
+    pub inherit_env: bool,
+    /// Asks once only: does not take settings away one by one to see what each
+    /// does, and tries none against findings
+    #[arg(long)]
+    pub once: bool,
+    /// The longest time for one run of the virtual node, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    pub timeout: f64,
+    /// Exit code 1 when there is a finding with this code or name, or, for any,
+    /// a finding at all
+    #[arg(long, value_name = "CODE|any", value_delimiter = ',')]
+    pub fail_on: Vec<String>,
+    /// Where and how to write the result
+    #[command(flatten)]
+    pub output: Output,
 }
 
 /// Options of every command that writes a result.

@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     }
     let result = match Cli::parse().command {
         Command::EnvCheck(options) => commands::env_check::run(*options),
+        Command::Explain(options) => commands::explain::run(*options),
         Command::Cache(options) => commands::cache::run(options),
     };
     report(result)

@@ -1,21 +1,16 @@
 //! What the arguments of `env-check` ask for, checked: everything that can be
 //! wrong usage is found here, before anything is started.
 
+use super::given;
 use crate::cli::EnvCheck as Arguments;
 use crate::exit::UsageError;
 use crate::launch::{Custom, LaunchPath, Values, all};
 use crate::model::{Code, EnvCheck, Family, Verdict};
 use crate::nccl::find::Choice;
-use crate::nccl::wheel::Wheel;
-use crate::render;
 use anyhow::Result;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::time::Duration;
 
-/// The longest `--timeout`: a day.
-const LONGEST: Duration = Duration::from_secs(86_400);
 /// Variables that the test itself sets for its children.
 const OURS: [&str; 2] = ["HOME", "TMPDIR"];
 
@@ -48,18 +43,12 @@ impl Asked {
                 Some(custom.map_err(|error| UsageError(format!("{error:#}")))?)
             }
         };
-        let nccl = Choice::parse(OsStr::new(&arguments.nccl))
-            .map_err(|error| UsageError(format!("--nccl {}: {error}", arguments.nccl)))?;
-        if arguments.nccl.parse::<Wheel>().is_ok() && !Path::new(&arguments.nccl).exists() {
-            let text = format!("--nccl {0}: no such file; did you mean pip:{0}?", arguments.nccl);
-            return Err(UsageError(text).into());
-        }
         Ok(Self {
             paths: chosen(arguments)?,
             custom,
             values: Values::new(parse_variables(&arguments.env)?),
-            limit: parse_timeout(arguments.timeout)?,
-            nccl,
+            limit: given::timeout(arguments.timeout)?,
+            nccl: given::library("--nccl", &arguments.nccl)?,
             fail_on: parse_fail_on(&arguments.fail_on)?,
         })
     }
@@ -150,31 +139,10 @@ fn parse_variables(given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
 }
 
 fn parse_variable(text: &OsStr) -> Result<(String, Vec<u8>)> {
-    let bytes = text.as_bytes();
-    let shown = render::escape(&text.to_string_lossy().chars().take(60).collect::<String>());
-    let Some(at) = bytes.iter().position(|&b| b == b'=') else {
-        return Err(UsageError(format!("-e {shown}: write NAME=VALUE")).into());
-    };
-    let name = String::from_utf8_lossy(&bytes[..at]).into_owned();
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain)
-    {
-        let text = format!("-e {shown}: a variable's name has only letters, digits and _");
-        return Err(UsageError(text).into());
-    }
+    let (name, value) = given::variable("-e", text)?;
     if OURS.contains(&name.as_str()) {
         let text = format!("-e {name}: the test sets {name} for its children itself");
         return Err(UsageError(text).into());
     }
-    Ok((name, bytes[at + 1..].to_vec()))
-}
-
-fn parse_timeout(seconds: f64) -> Result<Duration> {
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(limit) if !limit.is_zero() && limit <= LONGEST => Ok(limit),
-        _ => {
-            let text = format!("--timeout {seconds}: write seconds, above 0, up to 86400");
-            Err(UsageError(text).into())
-        }
-    }
+    Ok((name, value))
 }

@@ -4,7 +4,11 @@
 mod asked;
 pub mod cache;
 pub mod env_check;
+pub mod explain;
+mod explain_asked;
+mod given;
 pub mod hidden;
 mod interrupt;
 mod output;
 mod progress;
+mod sizes;

@@ -85,3 +85,25 @@ impl Steps {
         self.0.finish_and_clear();
     }
 }
+
+/// One line that says what is being done now; nothing where stderr is no
+/// terminal.
+pub struct Status(ProgressBar);
+
+impl Status {
+    /// Starts with an empty line.
+    pub fn new() -> Self {
+        Self(new_bar("{spinner} {msg}"))
+    }
+
+    /// Says what is being done now.
+    pub fn show(&self, what: &str) {
+        self.0.set_message(escape_lines(what));
+        self.0.tick();
+    }
+
+    /// Removes the line.
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,103 @@
+//! `nccldiag explain`: asks NCCL itself what it would choose on a described
+//! machine. docs/explain.md is its manual.
+
+use super::explain_asked::Asked;
+use super::output::Destination;
+use super::progress::{self, Status, say};
+use crate::cli::{Explain as Arguments, Format};
+use crate::exit::{Exit, UsageError};
+use crate::model::Explain;
+use crate::nccl::find::{Choice, Found, resolve};
+use crate::render::{self, table::Look};
+use crate::virtual_node::explain::{self, Question, Side};
+use crate::virtual_node::node::NodeSpec;
+use crate::virtual_node::topology::Topology;
+use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Runs the command.
+///
+/// # Errors
+/// Wrong usage, no usable library or topology, or no virtual node.
+pub fn run(arguments: Arguments) -> Result<ExitCode> {
+    let asked = Asked::parse(&arguments)?;
+    let to = Destination::open(&arguments.output)?;
+    let question = question(&arguments, &asked)?;
+    let status = Status::new();
+    let result = explain::explain(&question, &|what| status.show(what));
+    status.clear();
+    let result = result?;
+    to.write(|to, look| render(&result, arguments.output.format, look, to))?;
+    Ok(match () {
+        () if asked.fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),
+        () => Exit::Ran.into(),
+    })
+}
+
+fn question(arguments: &Arguments, asked: &Asked) -> Result<Question> {
+    let library = library("--nccl", &arguments.nccl, &asked.nccl)?;
+    let side = side(arguments, asked, &arguments.topology, &library, asked.variables.clone())?;
+    let compared =
+        asked.vs.is_some() || asked.vs_nccl.is_some() || !arguments.vs_topology.is_empty();
+    let vs = match compared {
+        false => None,
+        true => {
+            let other = match (&asked.vs_nccl, &arguments.vs_nccl) {
+                (Some(choice), Some(text)) => self::library("--vs-nccl", text, choice)?,
+                _ => library,
+            };
+            let topology = match arguments.vs_topology.is_empty() {
+                true => &arguments.topology,
+                false => &arguments.vs_topology,
+            };
+            let variables = asked.vs.clone().unwrap_or_else(|| asked.variables.clone());
+            Some(self::side(arguments, asked, topology, &other, variables)?)
+        }
+    };
+    let what = explain::Asked { sizes: asked.sizes.clone() };
+    Ok(Question { side, vs, asked: what, try_more: !arguments.once })
+}
+
+fn side(
+    arguments: &Arguments,
+    asked: &Asked,
+    topology: &[OsString],
+    library: &Arc<Found>,
+    variables: Vec<(OsString, OsString)>,
+) -> Result<Side> {
+    let topology = Topology::open(Path::new(&topology[0]))?;
+    let model = topology.model(arguments.gpu.as_deref())?;
+    let mut spec = NodeSpec::new(library.path.clone(), topology, model)
+        .context("find this program's own file")?;
+    if let Some(gpus) = arguments.gpus {
+        spec.ranks = gpus.get();
+    }
+    spec.driver = asked.driver;
+    spec.variables = variables;
+    spec.inherit = arguments.inherit_env;
+    spec.limit = asked.limit;
+    Ok(Side { spec, library: Arc::clone(library) })
+}
+
+/// The library to ask; unlike `env-check`, there is no answer without one.
+fn library(option: &str, text: &str, choice: &Choice) -> Result<Arc<Found>> {
+    let never = AtomicBool::new(false);
+    let found = resolve(choice, Some(Path::new("python3")), &mut progress::listener(&never))
+        .with_context(|| format!("{option} {text}"))?;
+    if *choice == Choice::Auto {
+        say(&format!("NCCL: {} ({})", found.path.display(), found.how));
+    }
+    Ok(Arc::new(found))
+}
+
+fn render(result: &Explain, format: Format, _look: Look, to: &mut dyn Write) -> Result<()> {
+    match format {
+        Format::Json => Ok(render::json::write(result, to)?),
+        _ => Err(UsageError("not yet".into()).into()),
+    }
+}

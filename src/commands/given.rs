@@ -1,0 +1,63 @@
+//! Arguments that several commands take, checked. Everything wrong is a usage
+//! error that names the argument.
+
+use crate::exit::UsageError;
+use crate::nccl::find::Choice;
+use crate::nccl::wheel::Wheel;
+use crate::render;
+use anyhow::Result;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+/// The longest `--timeout`: a day.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// Which library an option such as `--nccl` names.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn library(option: &str, text: &str) -> Result<Choice> {
+    let choice = Choice::parse(OsStr::new(text))
+        .map_err(|error| UsageError(format!("{option} {text}: {error}")))?;
+    if text.parse::<Wheel>().is_ok() && !Path::new(text).exists() {
+        let text = format!("{option} {text}: no such file; did you mean pip:{text}?");
+        return Err(UsageError(text).into());
+    }
+    Ok(choice)
+}
+
+/// `NAME=VALUE`, where a value may be any bytes.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn variable(option: &str, text: &OsStr) -> Result<(String, Vec<u8>)> {
+    let bytes = text.as_bytes();
+    let shown = render::escape(&text.to_string_lossy().chars().take(60).collect::<String>());
+    let Some(at) = bytes.iter().position(|&b| b == b'=') else {
+        return Err(UsageError(format!("{option} {shown}: write NAME=VALUE")).into());
+    };
+    let name = String::from_utf8_lossy(&bytes[..at]).into_owned();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain)
+    {
+        let text = format!("{option} {shown}: a variable's name has only letters, digits and _");
+        return Err(UsageError(text).into());
+    }
+    Ok((name, bytes[at + 1..].to_vec()))
+}
+
+/// A time in seconds.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn timeout(seconds: f64) -> Result<Duration> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(limit) if !limit.is_zero() && limit <= LONGEST => Ok(limit),
+        _ => {
+            let text = format!("--timeout {seconds}: write seconds, above 0, up to 86400");
+            Err(UsageError(text).into())
+        }
+    }
+}

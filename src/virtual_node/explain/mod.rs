@@ -1,0 +1,75 @@
+//! Asks NCCL what it would do on a described machine and puts the answer
+//! together: what it chose for each size, what stands behind that, what each
+//! setting did, and what helps against known bad answers. `ask` runs a virtual
+//! node; everything else works on what it brought back. Printing is not done
+//! here.
+
+mod ask;
+mod choices;
+mod compare;
+mod disabled;
+mod findings;
+mod ranges;
+mod settings;
+mod tries;
+mod why;
+
+pub use ask::{Asked, Side};
+pub use compare::compare;
+
+use super::node::NodeError;
+use crate::model::{EXPLAIN_SCHEMA, Explain, PREDICTED};
+
+/// One or two sides to ask about.
+pub struct Question {
+    /// The side in question.
+    pub side: Side,
+    /// The other side of a comparison.
+    pub vs: Option<Side>,
+    /// What is asked of each.
+    pub asked: Asked,
+    /// Whether settings are taken away one by one, and others tried.
+    pub try_more: bool,
+}
+
+/// Answers a question. `step` is told what is being asked next.
+///
+/// # Errors
+/// The virtual node cannot be had, or NCCL called what it does not have. What
+/// NCCL itself refuses is part of the answer.
+pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, NodeError> {
+    let asked = &question.asked;
+    step("what NCCL chooses");
+    let outcome = ask::ask(&question.side, asked)?;
+    let vs = match &question.vs {
+        Some(side) => {
+            step("what it chooses on the other side");
+            Some(ask::ask(side, asked)?)
+        }
+        None => None,
+    };
+    let tell = settings::Teller { asked, try_more: question.try_more, step };
+    let prediction = tell.prediction(&question.side, &outcome)?;
+    let other = match (&question.vs, &vs) {
+        (Some(side), Some(outcome)) => Some(tell.prediction(side, outcome)?),
+        _ => None,
+    };
+    let differences = other.as_ref().map(|other| compare(&prediction, other));
+    let mut found = findings::findings(&question.side, &prediction);
+    if question.try_more {
+        tries::fill(&mut found, &question.side, asked, &prediction, step)?;
+    }
+    let mut notes = question.side.notes();
+    notes.extend(
+        question.vs.iter().flat_map(Side::notes).filter(|n| !question.side.notes().contains(n)),
+    );
+    Ok(Explain {
+        schema: EXPLAIN_SCHEMA.into(),
+        provenance: PREDICTED.into(),
+        prediction,
+        vs: other,
+        differences,
+        findings: found,
+        notes,
+    })
+}

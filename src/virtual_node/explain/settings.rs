@@ -1,0 +1,187 @@
+//! What became of each setting: as NCCL understood it, and what differs when
+//! NCCL is asked again without it.
+
+use super::ask::{self, Asked, Outcome, Side};
+use super::disabled::{self, Machine};
+use super::{choices, ranges, why};
+use crate::model::{NcclAsked, NodeAsked, Prediction, SettingAsked, SettingEffect};
+use crate::nccl::image::Known;
+use crate::nccl::log::RankLog;
+use crate::virtual_node::node::NodeError;
+use std::ffi::OsString;
+
+/// Makes predictions out of what runs brought back, and asks again where that
+/// tells more.
+pub(super) struct Teller<'a> {
+    pub(super) asked: &'a Asked,
+    /// Whether each setting is taken away once.
+    pub(super) try_more: bool,
+    /// Is told what is being asked next.
+    pub(super) step: &'a dyn Fn(&str),
+}
+
+/// More settings than this are not taken away one by one: each costs a run.
+const MOST_TRIED: usize = 24;
+
+impl Teller<'_> {
+    /// The prediction for a side, given what its run brought back.
+    pub(super) fn prediction(
+        &self,
+        side: &Side,
+        outcome: &Outcome,
+    ) -> Result<Prediction, NodeError> {
+        let mut prediction = bare(side, outcome, self.asked);
+        let variables = &side.spec.variables;
+        prediction.settings = variables.iter().map(|pair| setting(side, outcome, pair)).collect();
+        if self.try_more && variables.len() <= MOST_TRIED {
+            self.take_away(side, &mut prediction)?;
+        }
+        let machine = Machine {
+            multicast: side.spec.model.figures.multicast && side.spec.topology.switched(),
+        };
+        disabled::by_machine(&mut prediction, machine);
+        Ok(prediction)
+    }
+
+    /// Asks once without each setting, and without all of them.
+    fn take_away(&self, side: &Side, prediction: &mut Prediction) -> Result<(), NodeError> {
+        let variables = &side.spec.variables;
+        for at in 0..variables.len() {
+            let setting = &mut prediction.settings[at];
+            let name = setting.name.clone();
+            let what = format!("{name}={}", setting.value);
+            (self.step)(&format!("what differs without {name}"));
+            let mut rest = variables.clone();
+            rest.retain(|(other, _)| other.to_string_lossy() != name);
+            let without = self.with(side, rest)?;
+            prediction.settings[at].effect = judge(prediction, &without, at);
+            disabled::by_setting(prediction, &without, &what);
+        }
+        let off = prediction.cost_table.iter().any(|c| !c.enabled && c.disabled_by.is_none());
+        if variables.len() > 1 && off {
+            (self.step)("what differs without all settings");
+            let without = self.with(side, Vec::new())?;
+            disabled::by_setting(prediction, &without, "the settings together");
+        }
+        Ok(())
+    }
+
+    fn with(
+        &self,
+        side: &Side,
+        variables: Vec<(OsString, OsString)>,
+    ) -> Result<Prediction, NodeError> {
+        let mut side = side.clone();
+        side.spec.variables = variables;
+        Ok(bare(&side, &ask::ask(&side, self.asked)?, self.asked))
+    }
+}
+
+/// The prediction without what became of the settings.
+pub(super) fn bare(side: &Side, outcome: &Outcome, asked: &Asked) -> Prediction {
+    let spec = &side.spec;
+    let choices = choices::choices(outcome, asked);
+    let mut prediction = Prediction {
+        nccl: NcclAsked {
+            version: side.library.image.version.to_string(),
+            cuda: side.library.image.cuda.clone(),
+            path: spec.library.display().to_string(),
+        },
+        node: NodeAsked {
+            gpus: spec.ranks,
+            model: spec.model.name.clone(),
+            topology: spec.topology.origin.display().to_string(),
+            is_virtual: true,
+        },
+        ranges: ranges::ranges(&choices),
+        choices,
+        failure: outcome.failure.clone(),
+        ..Prediction::default()
+    };
+    why::fill(&mut prediction, outcome);
+    prediction
+}
+
+fn setting(side: &Side, outcome: &Outcome, (name, value): &(OsString, OsString)) -> SettingAsked {
+    let name = name.to_string_lossy().into_owned();
+    let value = value.to_string_lossy().into_owned();
+    let understood = outcome.ranks.iter().find_map(|rank| understood(rank, &name));
+    let unknown = understood.is_none()
+        && name.starts_with("NCCL_")
+        && side.library.image.kind_of(&name) == Known::Unknown;
+    SettingAsked {
+        effect: if unknown { SettingEffect::Unknown } else { SettingEffect::NotTried },
+        messages: messages(outcome, &name),
+        understood,
+        name,
+        value,
+    }
+}
+
+fn understood(rank: &RankLog, name: &str) -> Option<String> {
+    rank.env.iter().find(|line| line.name == name).map(|line| line.value.clone())
+}
+
+/// What NCCL says about this variable, each text once.
+fn messages(outcome: &Outcome, name: &str) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for problem in outcome.ranks.iter().flat_map(|rank| &rank.problems) {
+        if mentions(&problem.text, name) && !all.contains(&problem.text) {
+            all.push(problem.text.clone());
+        }
+    }
+    all
+}
+
+/// The name stands there as a whole word: `NCCL_ALGO`, not `NCCL_ALGORITHM`.
+fn mentions(text: &str, name: &str) -> bool {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(name)
+        .any(|(at, _)| !text[..at].ends_with(part) && !text[at + name.len()..].starts_with(part))
+}
+
+fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
+    let setting = &with.settings[at];
+    let unknown = setting.effect == SettingEffect::Unknown;
+    match () {
+        () if with.failure.is_some() && without.failure.is_none() => SettingEffect::Refused,
+        () if !same_outcome(with, without) => SettingEffect::Changes,
+        () if unknown => SettingEffect::Unknown,
+        () if setting.messages.iter().any(|text| text.starts_with("Invalid value")) => {
+            SettingEffect::Refused
+        }
+        () if setting.understood.is_none() => SettingEffect::NotRead,
+        () => SettingEffect::None,
+    }
+}
+
+/// Everything that is shown is the same.
+fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
+    let table = |all: &Prediction| -> Vec<(String, String, String, u64, u64, bool)> {
+        let one = |c: &crate::model::CostCell| {
+            let (latency, bandwidth) = (c.latency_us.to_bits(), c.bandwidth.to_bits());
+            (c.collective.clone(), c.algo.clone(), c.proto.clone(), latency, bandwidth, c.enabled)
+        };
+        all.cost_table.iter().map(one).collect()
+    };
+    a.choices == b.choices
+        && a.graph == b.graph
+        && a.rings == b.rings
+        && a.trees == b.trees
+        && a.transports == b.transports
+        && a.communicator == b.communicator
+        && a.failure == b.failure
+        && table(a) == table(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_whole_word() {
+        assert!(mentions("Invalid value abc for NCCL_ALGO, using", "NCCL_ALGO"));
+        assert!(!mentions("NCCL_ALGORITHM", "NCCL_ALGO"));
+        assert!(!mentions("MY_NCCL_ALGO=1", "NCCL_ALGO"));
+    }
+}
