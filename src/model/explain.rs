@@ -209,6 +209,8 @@ pub struct CostCell {
     pub enabled: bool,
     /// Why not.
     pub disabled_by: Option<String>,
+    /// A setting enables it where NCCL itself does not.
+    pub forced: bool,
 }
 
 /// The order of ranks in one or more channels.
@@ -260,6 +262,8 @@ pub struct Failure {
     pub step: String,
     /// What happened, in one sentence.
     pub message: String,
+    /// A rank was ended by a signal, inside NCCL.
+    pub crashed: bool,
 }
 
 /// Where two predictions differ. Empty lists: they are alike.

@@ -86,6 +86,22 @@ codes! {
         "A value is in force that no place of the test set.";
     PathFailed = "ND0120" "path-failed" Error,
         "No probe could be observed on a launch path that was tried.";
+    NoChannelsFound = "ND0201" "no-channels-found" Error,
+        "NCCL's search found no channels and fell back to 0.1 GB/s.";
+    FewChannels = "ND0202" "few-channels" Warning,
+        "NCCL uses two channels or less between four or more GPUs.";
+    NoEffect = "ND0203" "no-effect" Info,
+        "NCCL read the setting, and nothing is different without it.";
+    NcclCrashed = "ND0204" "nccl-crashed" Error,
+        "A rank was ended by a signal inside NCCL.";
+    NoAnswer = "ND0205" "no-answer" Error,
+        "NCCL refused to make a communicator or to run a collective.";
+    Ll128Forced = "ND0206" "ll128-forced" Error,
+        "LL128 is enabled where NCCL itself does not use it: results may be wrong.";
+    ThroughHostMemory = "ND0207" "through-host-memory" Warning,
+        "GPUs of one machine reach each other through host memory.";
+    UnevenLinks = "ND0208" "uneven-nvlinks" Warning,
+        "GPUs of one machine have different numbers of NVLinks.";
 }
 
 impl std::fmt::Display for Code {

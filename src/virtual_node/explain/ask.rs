@@ -76,7 +76,8 @@ fn refused(error: NodeError) -> Result<Failure, NodeError> {
         NodeError::Failed { step, .. }
         | NodeError::Ended { step, .. }
         | NodeError::TooLate { step, .. } => {
-            Ok(Failure { step: (*step).into(), message: error.to_string() })
+            let crashed = matches!(error, NodeError::Ended { .. });
+            Ok(Failure { step: (*step).into(), message: error.to_string(), crashed })
         }
         _ => Err(error),
     }

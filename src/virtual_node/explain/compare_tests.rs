@@ -52,7 +52,8 @@ fn an_estimate_that_differs_is_a_difference() {
 #[test]
 fn a_failure_of_one_side_is_said() {
     let this = side(vec![choice(8, "Ring", 1, None)]);
-    let failure = Failure { step: "communicator init".into(), message: "no".into() };
+    let failure =
+        Failure { step: "communicator init".into(), message: "no".into(), crashed: false };
     let other = Prediction { failure: Some(failure), ..Prediction::default() };
     let found = compare(&this, &other).facts;
     assert_eq!(found[0].what, "answer");

@@ -20,19 +20,20 @@ pub(super) fn by_machine(prediction: &mut Prediction, machine: Machine) {
     }
 }
 
-/// Names what turned off the pairs that are on in `without`.
+/// Names what turned off the pairs that are on in `without`, and marks those of
+/// LL128 that are off there.
 pub(super) fn by_setting(prediction: &mut Prediction, without: &Prediction, what: &str) {
-    for cell in prediction.cost_table.iter_mut().filter(|cell| !cell.enabled) {
+    for cell in &mut prediction.cost_table {
         let same = |other: &&CostCell| {
             other.collective == cell.collective
                 && other.algo == cell.algo
                 && other.proto == cell.proto
         };
-        if cell.disabled_by.is_none()
-            && without.cost_table.iter().find(same).is_some_and(|other| other.enabled)
-        {
+        let Some(other) = without.cost_table.iter().find(same) else { continue };
+        if !cell.enabled && other.enabled && cell.disabled_by.is_none() {
             cell.disabled_by = Some(what.into());
         }
+        cell.forced |= cell.enabled && !other.enabled && cell.proto == "LL128";
     }
 }
 
@@ -68,6 +69,7 @@ mod tests {
             max_threads: None,
             enabled,
             disabled_by: None,
+            forced: false,
         }
     }
 

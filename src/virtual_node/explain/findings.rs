@@ -1,8 +1,210 @@
-//! Known bad answers.
+//! Known bad answers and useless settings, each with what may help. Whether it
+//! does is found out in `tries`. Pure.
 
 use super::ask::Side;
-use crate::model::{ExplainFinding, Prediction};
+use super::compare::graph_in_words;
+use super::why::RING;
+use crate::model::{
+    Code, ExplainFinding, Finding, GraphFound, Prediction, SettingAsked, SettingEffect,
+};
 
-pub(super) fn findings(_side: &Side, _prediction: &Prediction) -> Vec<ExplainFinding> {
-    Vec::new()
+/// NCCL stores this where its search finds nothing.
+const NOTHING_FOUND: f64 = 0.1;
+
+/// The slowest speed, in GB/s, that the search tries inside a machine of GPUs
+/// of compute capability 10 and newer (search.cc, 2.26 to 2.30).
+const SLOWEST_TRIED: f64 = 18.0;
+
+/// What follows from a prediction, the worst first.
+pub(super) fn findings(side: &Side, prediction: &Prediction) -> Vec<ExplainFinding> {
+    let mut all: Vec<Finding> = Vec::new();
+    all.extend(failed(prediction));
+    all.extend(channels(side, prediction));
+    all.extend(host_memory(side, prediction));
+    all.extend(uneven(side));
+    all.extend(ll128(prediction));
+    all.extend(prediction.settings.iter().filter_map(|setting| useless(side, setting)));
+    all.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    all.into_iter().map(|finding| ExplainFinding { finding, tried: Vec::new() }).collect()
+}
+
+fn finding(code: Code, message: String, fix: &str, places: Vec<String>) -> Finding {
+    Finding::new(code, message, fix, places)
+}
+
+fn failed(prediction: &Prediction) -> Option<Finding> {
+    let failure = prediction.failure.as_ref()?;
+    let refused: Vec<String> = prediction
+        .settings
+        .iter()
+        .filter(|setting| setting.effect == SettingEffect::Refused)
+        .map(|setting| format!("{}={}", setting.name, setting.value))
+        .collect();
+    let fix = match refused.is_empty() {
+        true => "ask again with fewer settings, or another NCCL version",
+        false => "change the settings named here: without each of them NCCL gives an answer",
+    };
+    let code = if failure.crashed { Code::NcclCrashed } else { Code::NoAnswer };
+    Some(finding(code, failure.message.clone(), fix, refused))
+}
+
+/// The search for channels found nothing, or little.
+fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
+    let ring = prediction.graph.iter().find(|graph| graph.pattern == RING)?;
+    let places = vec![side.spec.topology.origin.display().to_string()];
+    if ring.bw_intra <= NOTHING_FOUND {
+        let message = format!(
+            "NCCL's search for rings found nothing and fell back to {}{}",
+            graph_in_words(ring),
+            blackwell(side, ring)
+        );
+        let fix = "give NCCL more channels (NCCL_MIN_NCHANNELS), a newer NCCL, or a topology or \
+                   graph file (NCCL_TOPO_FILE, NCCL_GRAPH_FILE), and measure: NCCL's estimate \
+                   does not count channels that are added by hand";
+        return Some(finding(Code::NoChannelsFound, message, fix, places));
+    }
+    let count = prediction.communicator.as_ref()?.channels?;
+    let asked = prediction.settings.iter().any(|s| s.name.ends_with("NCHANNELS"));
+    (count <= 2 && side.spec.ranks >= 4 && !asked).then(|| {
+        let message = format!(
+            "all-reduce uses {count} channels for {} GPUs: the best ring that NCCL found is {}",
+            side.spec.ranks,
+            graph_in_words(ring)
+        );
+        let fix = "try more channels (NCCL_MIN_NCHANNELS) and measure: NCCL's estimate does not \
+                   count channels that are added by hand";
+        finding(Code::FewChannels, message, fix, places)
+    })
+}
+
+/// Why nothing is found between the sockets of machines with Blackwell cards.
+fn blackwell(side: &Side, ring: &GraphFound) -> String {
+    let searched = (26..=30).contains(&side.library.image.version.minor);
+    if side.spec.model.sm() < 100 || ring.type_intra != "SYS" || !searched {
+        return String::new();
+    }
+    format!(
+        ": for GPUs of compute capability 10 and newer this version tries only speeds from \
+         {SLOWEST_TRIED} GB/s up, and takes the connection between these CPUs to be slower"
+    )
+}
+
+/// Data takes the way through host memory though GPUs could reach each other.
+fn host_memory(side: &Side, prediction: &Prediction) -> Option<Finding> {
+    let shm = |one: &&crate::model::Reached| one.via.starts_with("SHM");
+    let pairs: usize = prediction.transports.iter().filter(shm).map(|one| one.pairs.len()).sum();
+    if pairs == 0 {
+        return None;
+    }
+    let all: usize = prediction.transports.iter().map(|one| one.pairs.len()).sum();
+    let model = &side.spec.model;
+    let off = prediction.settings.iter().find(|s| s.name == "NCCL_P2P_DISABLE" && s.value == "1");
+    let (why, fix) = match (off, model.figures.peer) {
+        (Some(_), _) => ("because of NCCL_P2P_DISABLE=1".to_owned(), "leave that setting out"),
+        (None, false) => (
+            format!("because the driver offers no peer access between {} cards", model.name),
+            "none for this card with NVIDIA's driver; the model rtx4090-p2p shows what a kernel \
+             module with peer access changes",
+        ),
+        (None, true) => (
+            "because NCCL takes the path between them to be too long".to_owned(),
+            "try NCCL_P2P_LEVEL=SYS, and test that results are right: some platforms cannot do \
+             peer access over this path",
+        ),
+    };
+    let message = format!("{pairs} of {all} connected pairs go through host memory {why}");
+    Some(finding(Code::ThroughHostMemory, message, fix, Vec::new()))
+}
+
+fn uneven(side: &Side) -> Option<Finding> {
+    let gpus = &side.spec.topology.gpus[..side.spec.ranks.min(side.spec.topology.gpus.len())];
+    let most = gpus.iter().filter_map(|gpu| gpu.links).max()?;
+    let fewer: Vec<String> = gpus
+        .iter()
+        .filter(|gpu| gpu.links.is_some_and(|links| links < most))
+        .map(|gpu| format!("{} ({} links)", gpu.bus, gpu.links.unwrap_or_default()))
+        .collect();
+    (!fewer.is_empty()).then(|| {
+        let message =
+            format!("GPUs have different numbers of NVLinks: the most is {most}, some have fewer");
+        let fix = "look at nvidia-smi nvlink --status on that machine: a bridge or a link may be \
+                   damaged, or switched off";
+        finding(Code::UnevenLinks, message, fix, fewer)
+    })
+}
+
+/// Wrong results are possible where LL128 is forced.
+fn ll128(prediction: &Prediction) -> Option<Finding> {
+    let setting = prediction.settings.iter().find(|setting| setting.name == "NCCL_PROTO")?;
+    let forced = prediction.cost_table.iter().any(|cell| cell.forced);
+    forced.then(|| {
+        let message = "NCCL_PROTO turns LL128 on where NCCL itself does not use it, and there \
+                       LL128 can give wrong results without an error";
+        let fix = "leave LL128 out of NCCL_PROTO";
+        let place = format!("{}={}", setting.name, setting.value);
+        finding(Code::Ll128Forced, message.into(), fix, vec![place])
+    })
+}
+
+/// A setting that does nothing, or something else than it says.
+fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
+    let SettingAsked { name, value, .. } = setting;
+    let places = vec![format!("{name}={value}")];
+    if let Some(understood) = misread(setting) {
+        let message = format!("NCCL takes {value} for {understood}: it reads only plain numbers");
+        let fix = "write the number out, without a unit";
+        return Some(finding(Code::ParsedDifferently, message, fix, places));
+    }
+    match setting.effect {
+        SettingEffect::Unknown => {
+            let near = side.library.image.suggest(name);
+            let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+            let message = format!("NCCL {} knows no {name}{near}", side.library.image.version);
+            let fix = "check the name, and the version that it needs";
+            Some(finding(Code::UnknownVariable, message, fix, places))
+        }
+        SettingEffect::NotRead => {
+            let message = format!("NCCL did not read {name} on the way to these choices");
+            let fix = "it is for something else (a network, another machine), or comes too late";
+            Some(finding(Code::NotRead, message, fix, places))
+        }
+        SettingEffect::None => {
+            let message = format!("{name} was read, and everything is the same without it");
+            let fix =
+                "leave it out, or ask with --sizes, --collective or more GPUs where it counts";
+            Some(finding(Code::NoEffect, message, fix, places))
+        }
+        SettingEffect::Changes | SettingEffect::Refused | SettingEffect::NotTried => None,
+    }
+}
+
+/// What NCCL made of a number that was not written plainly.
+fn misread(setting: &SettingAsked) -> Option<&str> {
+    let understood = setting.understood.as_deref()?;
+    let number: i64 = understood.parse().ok()?;
+    let text = setting.value.trim();
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let meant = hex.map_or_else(|| text.parse().ok(), |hex| i64::from_str_radix(hex, 16).ok());
+    (meant != Some(number)).then_some(understood)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_with_a_unit_is_misread_and_a_word_is_not() {
+        let setting = |value: &str, understood: &str| SettingAsked {
+            name: "NCCL_BUFFSIZE".into(),
+            value: value.into(),
+            understood: Some(understood.into()),
+            effect: SettingEffect::Changes,
+            messages: Vec::new(),
+        };
+        assert_eq!(misread(&setting("8M", "8")), Some("8"));
+        assert_eq!(misread(&setting("010", "8")), Some("8"));
+        assert_eq!(misread(&setting("0x10", "16")), None);
+        assert_eq!(misread(&setting("8388608", "8388608")), None);
+        assert_eq!(misread(&setting("Ring", "Ring")), None);
+    }
 }

@@ -156,7 +156,7 @@ fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
 }
 
 /// Everything that is shown is the same.
-fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
+pub(super) fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
     let table = |all: &Prediction| -> Vec<(String, String, String, u64, u64, bool)> {
         let one = |c: &crate::model::CostCell| {
             let (latency, bandwidth) = (c.latency_us.to_bits(), c.bandwidth.to_bits());

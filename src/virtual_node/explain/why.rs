@@ -72,6 +72,7 @@ fn costs(rank: &RankLog, communicator: Option<&Communicator>) -> Vec<CostCell> {
             max_threads: cost.max_threads.or(pair.and_then(|pair| pair.max_threads)),
             enabled: pair.map_or(cost.bandwidth > 0.0, |pair| pair.enabled),
             disabled_by: None,
+            forced: false,
         }
     };
     rank.costs.iter().map(cell).collect()
@@ -133,11 +134,20 @@ fn in_force(one: &Communicator) -> InForce {
     }
 }
 
+/// What newer versions warn of because the host's network is kept out: says
+/// nothing about the described machine.
+const OURS: [&str; 3] = [
+    "lib wrapper not initialized.",
+    "Failed to initialize NET plugin IB",
+    "RMA/Socket : rma_socket requires GDRCopy",
+];
+
 fn warnings(ranks: &[RankLog]) -> Vec<String> {
     let all = ranks.iter().flat_map(|rank| &rank.problems);
     let mut texts: Vec<String> = Vec::new();
-    for problem in all.filter(|problem| problem.level != Level::Info) {
-        if !texts.contains(&problem.text) {
+    for problem in all.filter(|problem| problem.level == Level::Warn) {
+        let ours = OURS.iter().any(|text| problem.text.starts_with(text));
+        if !ours && !texts.contains(&problem.text) {
             texts.push(problem.text.clone());
         }
     }
