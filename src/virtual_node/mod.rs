@@ -3,11 +3,14 @@
 //! a prediction, never a measurement. `runtime` answers NCCL; the rest here
 //! describes machines and runs ranks. Explaining the outcome is not done here.
 
+mod conf;
 pub mod describe;
+mod error;
 pub mod models;
 pub mod node;
 mod process;
 pub mod runtime;
+mod talk;
 pub mod topology;
 pub mod worker;
 
@@ -18,6 +21,8 @@ pub const RUNTIME_LIBRARY: &[u8] =
 
 #[cfg(test)]
 mod leftover_tests;
+#[cfg(test)]
+mod setting_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
