@@ -2,12 +2,14 @@
 //! opening it, and reading what it latched in a running process.
 
 pub mod cache;
+pub mod collective;
 pub mod find;
 pub mod got;
 pub mod image;
 pub mod log;
 pub mod progress;
 mod python;
+pub mod scope;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -157,6 +157,18 @@ functions! {
     /// `ncclAllReduce(send, recv, count, datatype, op, comm, stream)`
     all_reduce = c"ncclAllReduce"
         (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> NcclResult;
+    /// `ncclAllGather(send, recv, count of one rank, datatype, comm, stream)`
+    all_gather = c"ncclAllGather"
+        (*const c_void, *mut c_void, usize, c_int, Comm, Stream) -> NcclResult;
+    /// `ncclReduceScatter(send, recv, count of one rank, datatype, op, comm, stream)`
+    reduce_scatter = c"ncclReduceScatter"
+        (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> NcclResult;
+    /// `ncclBroadcast(send, recv, count, datatype, root, comm, stream)`
+    broadcast = c"ncclBroadcast"
+        (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> NcclResult;
+    /// `ncclReduce(send, recv, count, datatype, op, root, comm, stream)`
+    reduce = c"ncclReduce"
+        (*const c_void, *mut c_void, usize, c_int, c_int, c_int, Comm, Stream) -> NcclResult;
     /// `ncclGroupStart()`
     group_start = c"ncclGroupStart"() -> NcclResult;
     /// `ncclGroupEnd()`

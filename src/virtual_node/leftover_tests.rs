@@ -6,6 +6,7 @@ use super::RUNTIME_LIBRARY;
 use super::describe::{DescribeError, describe};
 use super::node::{Mode, Node, NodeSpec};
 use super::testing::{through_this_program, topology};
+use crate::nccl::collective::Collective;
 use crate::nccl::testing;
 use crate::testing::skipped;
 use std::collections::BTreeSet;
@@ -41,7 +42,7 @@ fn a_hundred_communicators_leave_no_file_open() {
         let mut open = Vec::new();
         for round in 0..100 {
             node.init().unwrap_or_else(|error| panic!("round {round}: {error}"));
-            node.enqueue(&[1 << 20]).expect("an all-reduce");
+            node.enqueue(Collective::AllReduce, &[1 << 20]).expect("an all-reduce");
             open.push(node.destroy().expect("destroyed")[0]);
         }
         assert!(open[99] <= open[9], "{name} {mode:?}: {open:?}");
@@ -56,7 +57,7 @@ fn driver_child() {
     let Some(spec) = spec(oldest == "oldest", RTX) else { return };
     let mut node = Node::start(&spec).expect("a node");
     node.init().expect("a communicator");
-    node.enqueue(&[1 << 20]).expect("an all-reduce");
+    node.enqueue(Collective::AllReduce, &[1 << 20]).expect("an all-reduce");
     println!("\nranks {:?}", node.pids());
     if std::env::var_os("NCCLDIAG_TEST_HOLD").is_some() {
         std::thread::sleep(Duration::from_secs(60));
@@ -180,7 +181,7 @@ fn an_ordinary_user_needs_nothing_more() {
         }
     };
     node.init().unwrap_or_else(|error| panic!("{error}"));
-    node.enqueue(&[1 << 20]).unwrap_or_else(|error| panic!("{error}"));
+    node.enqueue(Collective::AllReduce, &[1 << 20]).unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]

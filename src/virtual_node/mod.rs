@@ -1,14 +1,17 @@
 //! GPUs that do not exist: the unmodified libnccl runs on them in processes of
 //! our own and decides as it would on the described machine. What comes out is
 //! a prediction, never a measurement. `runtime` answers NCCL; the rest here
-//! describes machines and runs ranks. Explaining the outcome is not done here.
+//! describes machines, runs ranks, and (`explain`) says what their answers mean.
 
+mod conf;
 pub mod describe;
+mod error;
 pub mod explain;
 pub mod models;
 pub mod node;
 mod process;
 pub mod runtime;
+mod talk;
 pub mod topology;
 pub mod worker;
 
@@ -19,6 +22,8 @@ pub const RUNTIME_LIBRARY: &[u8] =
 
 #[cfg(test)]
 mod leftover_tests;
+#[cfg(test)]
+mod setting_tests;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -3,20 +3,20 @@
 //! leaves nothing behind. Logs and the topology live in files without a name;
 //! the connection to each rank is its lifeline.
 
-use super::describe::{DescribeError, describe};
+use super::describe::describe;
+pub use super::error::NodeError;
+use super::error::system;
 use super::models::Model;
-use super::process::{GRACE, Worker, nameless, system};
+use super::process::{Worker, nameless};
 use super::runtime::Description;
+use super::talk::talk;
 use super::topology::Topology;
 use super::worker::SUBCOMMAND;
-use crate::probes::channel::write_message;
+use crate::nccl::collective::Collective;
 use crate::probes::wire::Fields;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -30,6 +30,17 @@ pub enum Mode {
     Processes,
     /// All ranks in one process.
     OneProcess,
+}
+
+/// What NCCL logs by default: enough for topology, graphs, tables and choices.
+/// `P2P,SHM,NET` besides shows how connections are made.
+pub const SUBSYSTEMS: &str = "INIT,ENV,GRAPH,TUNING,COLL";
+
+/// Whether a variable steers NCCL's log (`NCCL_DEBUG`, `NCCL_DEBUG_FILE`,
+/// `NCCL_DEBUG_TIMESTAMP_FORMAT`, ...), which the node has to read: it is not
+/// taken from the user.
+pub fn steers_the_log(variable: &OsStr) -> bool {
+    variable.as_bytes().starts_with(b"NCCL_DEBUG")
 }
 
 /// A virtual node to start.
@@ -47,8 +58,12 @@ pub struct NodeSpec {
     pub ranks: usize,
     /// How they are spread.
     pub mode: Mode,
-    /// Variables that the ranks get, in this order, over all others.
+    /// Variables that the ranks get, in this order, over all others but those
+    /// that [steer the log](steers_the_log); see [`overridden`](Self::overridden).
     pub variables: Vec<(OsString, OsString)>,
+    /// What NCCL logs: the value of `NCCL_DEBUG_SUBSYS`. [`SUBSYSTEMS`] unless
+    /// more is needed.
+    pub subsystems: String,
     /// Let the ranks have the caller's own `NCCL_*` and conf files as well.
     pub inherit: bool,
     /// Let NCCL see the host's network cards.
@@ -73,83 +88,26 @@ impl NodeSpec {
             driver: None,
             mode: Mode::default(),
             variables: Vec::new(),
+            subsystems: SUBSYSTEMS.into(),
             inherit: false,
             host_network: false,
             limit: Duration::from_secs(60),
             command: vec![std::env::current_exe()?.into(), SUBCOMMAND.into()],
         })
     }
-}
 
-/// Why a virtual node gives no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The library cannot be used.
-    #[error(transparent)]
-    Describe(#[from] DescribeError),
-    /// More ranks than GPUs, or none.
-    #[error("{ranks} ranks on a topology of {gpus} GPUs")]
-    Ranks {
-        /// How many were asked for.
-        ranks: usize,
-        /// How many there are.
-        gpus: usize,
-    },
-    /// The system refused something.
-    #[error("virtual node: {what}: {error}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// A rank reports an error, mostly NCCL's own.
-    #[error("virtual rank {rank}: {step}: {why}")]
-    Failed {
-        /// The rank.
-        rank: usize,
-        /// The step.
-        step: &'static str,
-        /// What it says.
-        why: String,
-    },
-    /// NCCL called something that the virtual node does not have.
-    #[error(
-        "NCCL called {names}, which the virtual node does not implement: its answer would not be \
-         that of a real machine"
-    )]
-    Missing {
-        /// The functions.
-        names: String,
-    },
-    /// A rank ended by itself.
-    #[error("virtual rank {rank} ended during {step} ({how}){hint}")]
-    Ended {
-        /// The rank.
-        rank: usize,
-        /// The step.
-        step: &'static str,
-        /// Its exit.
-        how: String,
-        /// NCCL's last warning.
-        hint: String,
-    },
-    /// The time is over.
-    #[error("virtual node: {step} had not ended after {limit:?}{hint}")]
-    TooLate {
-        /// The step.
-        step: &'static str,
-        /// The limit.
-        limit: Duration,
-        /// NCCL's last warning.
-        hint: String,
-    },
+    /// The names among [`variables`](Self::variables) that the ranks do not
+    /// get, because the node could not read NCCL's log then.
+    pub fn overridden(&self) -> Vec<&OsStr> {
+        let names = self.variables.iter().map(|(name, _)| name.as_os_str());
+        names.filter(|name| steers_the_log(name)).collect()
+    }
 }
 
 /// NCCL's own estimate for one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Predicted {
-    /// Size of the all-reduce in bytes.
+    /// Size in bytes, as it was asked for.
     pub bytes: u64,
     /// Microseconds.
     pub time_us: f64,
@@ -158,7 +116,7 @@ pub struct Predicted {
 /// A kernel that NCCL would have started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PredictedLaunch {
-    /// Size of the all-reduce in bytes.
+    /// Size in bytes, as it was asked for.
     pub bytes: u64,
     /// The device.
     pub device: usize,
@@ -233,6 +191,9 @@ impl Node {
     /// # Errors
     /// [`NodeError`].
     pub fn init(&mut self) -> Result<Duration, NodeError> {
+        for worker in &mut self.workers {
+            worker.init_at = worker.log_length();
+        }
         let mut request = Fields::default();
         request.push("do", "id");
         let first = &mut self.workers[..1];
@@ -248,8 +209,12 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn simulate(&mut self, sizes: &[u64]) -> Result<Vec<Predicted>, NodeError> {
-        let answers = self.step("simulation", |_| sized("simulate", sizes))?;
+    pub fn simulate(
+        &mut self,
+        collective: Collective,
+        sizes: &[u64],
+    ) -> Result<Vec<Predicted>, NodeError> {
+        let answers = self.step("simulation", |_| sized("simulate", collective, sizes))?;
         let one = |line: &[u8]| {
             let mut words = std::str::from_utf8(line).ok()?.split(' ');
             let (bytes, time) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -258,13 +223,18 @@ impl Node {
         Ok(answers[0].all("time").filter_map(one).collect())
     }
 
-    /// Enqueues one all-reduce for each size on every rank, in order. Returns
-    /// what each rank would have started.
+    /// Enqueues one collective for each size on every rank, in order. Returns
+    /// what each rank would have started. Sizes are as in [`Collective::call`]:
+    /// the choices in the log are in the same order.
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn enqueue(&mut self, sizes: &[u64]) -> Result<Vec<PredictedLaunch>, NodeError> {
-        let answers = self.step("enqueue", |_| sized("enqueue", sizes))?;
+    pub fn enqueue(
+        &mut self,
+        collective: Collective,
+        sizes: &[u64],
+    ) -> Result<Vec<PredictedLaunch>, NodeError> {
+        let answers = self.step("enqueue", |_| sized("enqueue", collective, sizes))?;
         Ok(launches(&answers))
     }
 
@@ -272,8 +242,12 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`].
-    pub fn capture(&mut self, sizes: &[u64]) -> Result<Vec<PredictedLaunch>, NodeError> {
-        let answers = self.step("capture", |_| sized("capture", sizes))?;
+    pub fn capture(
+        &mut self,
+        collective: Collective,
+        sizes: &[u64],
+    ) -> Result<Vec<PredictedLaunch>, NodeError> {
+        let answers = self.step("capture", |_| sized("capture", collective, sizes))?;
         Ok(launches(&answers))
     }
 
@@ -296,9 +270,45 @@ impl Node {
         self.workers.iter().map(|worker| worker.child.id()).collect()
     }
 
-    /// NCCL's log so far, of each process.
+    /// Changes the ranks' environment for the next [`init`](Self::init), while
+    /// there is no communicator. `None` brings back what a rank was started
+    /// with; what is restored and set in one call is set. Only variables of [`Scope::Communicator`] have an effect then:
+    /// NCCL keeps all others from its first read on.
+    ///
+    /// [`Scope::Communicator`]: crate::nccl::scope::Scope::Communicator
+    ///
+    /// # Errors
+    /// [`NodeError`], also when a variable [steers the log](steers_the_log).
+    pub fn set_variables(
+        &mut self,
+        variables: &[(OsString, Option<OsString>)],
+    ) -> Result<(), NodeError> {
+        if let Some((name, _)) = variables.iter().find(|(name, _)| steers_the_log(name)) {
+            return Err(NodeError::Log { variable: name.to_string_lossy().into_owned() });
+        }
+        let mut request = Fields::default();
+        request.push("do", "set");
+        for (name, value) in variables {
+            match value {
+                Some(value) => {
+                    request.push_assignment("variable", name.as_bytes(), value.as_bytes())
+                }
+                None => request.push("restore", name.as_bytes()),
+            };
+        }
+        self.step("change of variables", |_| request.clone()).map(drop)
+    }
+
+    /// NCCL's log so far, of each process. It can also be read after an error.
     pub fn logs(&self) -> Vec<String> {
-        self.workers.iter().map(Worker::read_log).collect()
+        self.workers.iter().map(|worker| worker.read_log(0)).collect()
+    }
+
+    /// NCCL's log since the last [`init`](Self::init) began. What NCCL says
+    /// once for each process is not in it: its version, and the variables that
+    /// it keeps.
+    pub fn logs_since_init(&self) -> Vec<String> {
+        self.workers.iter().map(|worker| worker.read_log(worker.init_at)).collect()
     }
 
     fn step(
@@ -322,103 +332,9 @@ impl Drop for Node {
     }
 }
 
-/// Sends a request to each worker, then collects all answers.
-fn talk(
-    workers: &mut [Worker],
-    deadline: Instant,
-    limit: Duration,
-    step: &'static str,
-    request: impl Fn(&Worker) -> Fields,
-) -> Result<Vec<Fields>, NodeError> {
-    for worker in workers.iter_mut() {
-        let request = request(worker);
-        // Why a rank is gone shows when its answer is read.
-        let _ = write_message(&mut worker.stream, &request);
-    }
-    let mut answers: Vec<Option<Fields>> = workers.iter().map(|_| None).collect();
-    let mut until = deadline;
-    while let Some(ready) = wait_for_some(workers, &answers, until)? {
-        for at in ready {
-            let answer = workers[at].answer(step)?;
-            if ["missing", "refused", "error"].iter().any(|key| answer.first(key).is_some()) {
-                // The others may wait for this rank for ever.
-                until = until.min(Instant::now() + GRACE);
-            }
-            answers[at] = Some(answer);
-        }
-    }
-    judge(workers, &answers, step)?;
-    let hint =
-        || workers.iter().map(Worker::hint).find(|hint| !hint.is_empty()).unwrap_or_default();
-    let all: Option<Vec<Fields>> = answers.into_iter().collect();
-    all.ok_or_else(|| NodeError::TooLate { step, limit, hint: hint() })
-}
-
-/// The workers without an answer that have one now; `None` when all have
-/// answered or the time is over.
-fn wait_for_some(
-    workers: &[Worker],
-    answers: &[Option<Fields>],
-    until: Instant,
-) -> Result<Option<Vec<usize>>, NodeError> {
-    let waiting: Vec<usize> = (0..workers.len()).filter(|&at| answers[at].is_none()).collect();
-    if waiting.is_empty() {
-        return Ok(None);
-    }
-    loop {
-        let fds =
-            waiting.iter().map(|&at| PollFd::new(workers[at].stream.as_fd(), PollFlags::POLLIN));
-        let mut fds: Vec<PollFd<'_>> = fds.collect();
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout =
-            PollTimeout::try_from(left.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX);
-        match poll(&mut fds, timeout) {
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(system("wait for the ranks")(errno.into())),
-            Ok(0) if Instant::now() >= until => return Ok(None),
-            Ok(_) => {
-                let ready = fds.iter().map(|fd| fd.any().unwrap_or(false));
-                return Ok(Some(
-                    waiting
-                        .iter()
-                        .zip(ready)
-                        .filter(|(_, ready)| *ready)
-                        .map(|(&at, _)| at)
-                        .collect(),
-                ));
-            }
-        }
-    }
-}
-
-/// Turns what ranks report into an error: first what explains the most.
-fn judge(
-    workers: &[Worker],
-    answers: &[Option<Fields>],
-    step: &'static str,
-) -> Result<(), NodeError> {
-    let all = || answers.iter().flatten();
-    let mut names: Vec<_> =
-        all().flat_map(|a| a.all("missing")).map(String::from_utf8_lossy).collect();
-    names.sort();
-    names.dedup();
-    if !names.is_empty() {
-        return Err(NodeError::Missing { names: names.join(", ") });
-    }
-    for key in ["refused", "error"] {
-        for (worker, answer) in workers.iter().zip(answers) {
-            if let Some(why) = answer.as_ref().and_then(|answer| answer.first(key)) {
-                let why = String::from_utf8_lossy(why).into_owned() + &worker.hint();
-                return Err(NodeError::Failed { rank: worker.first, step, why });
-            }
-        }
-    }
-    Ok(())
-}
-
-fn sized(what: &str, sizes: &[u64]) -> Fields {
+fn sized(what: &str, collective: Collective, sizes: &[u64]) -> Fields {
     let mut request = Fields::default();
-    request.push("do", what);
+    request.push("do", what).push("collective", collective.name());
     for bytes in sizes {
         request.push("bytes", bytes.to_string());
     }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::nccl::cache::Entry;
+use crate::nccl::collective::Collective;
 use crate::nccl::testing;
 use crate::virtual_node::testing::{some_libraries, through_this_program, topology};
 
@@ -39,9 +40,13 @@ fn run(library: &Entry, name: &str, spec: NodeSpec) {
     let started = start.elapsed();
     let init = node.init().unwrap_or_else(|error| panic!("{what}: {error}"));
     let first = Instant::now();
-    let one = node.enqueue(&SIZES[..1]).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let one = node
+        .enqueue(Collective::AllReduce, &SIZES[..1])
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
     let first = first.elapsed();
-    let all = node.enqueue(&SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let all = node
+        .enqueue(Collective::AllReduce, &SIZES)
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(one.len(), spec.ranks, "{what}: one launch a rank");
     assert!(all.len() >= SIZES.len() * spec.ranks, "{what}: {all:?}");
     assert!(
@@ -80,7 +85,7 @@ fn too_few_open_files_are_named_as_the_reason() {
     spec.command.splice(0..0, shell);
     let error = Node::start(&spec).and_then(|mut node| {
         node.init()?;
-        node.enqueue(&[1 << 20])
+        node.enqueue(Collective::AllReduce, &[1 << 20])
     });
     let error = error.expect_err("40 files are too few").to_string();
     assert!(error.contains("Too many open files"), "{error}");
@@ -111,7 +116,7 @@ fn capture_makes_and_launches_graphs() {
         spec.ranks = 2;
         let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
         node.init().unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
-        let launches = node.capture(&[1 << 20, 1 << 10]);
+        let launches = node.capture(Collective::AllReduce, &[1 << 20, 1 << 10]);
         let launches = launches.unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
         assert!(launches.len() >= 4, "{}: {launches:?}", library.wheel);
         node.destroy().unwrap_or_else(|error| panic!("{}: {error}", library.wheel));
@@ -124,7 +129,8 @@ fn sixteen_nodes_at_once_do_not_disturb_each_other() {
     let run = || {
         let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
         node.init().unwrap_or_else(|error| panic!("{error}"));
-        node.enqueue(&[1 << 10, 1 << 28]).unwrap_or_else(|error| panic!("{error}"))
+        node.enqueue(Collective::AllReduce, &[1 << 10, 1 << 28])
+            .unwrap_or_else(|error| panic!("{error}"))
     };
     let expected = run();
     std::thread::scope(|scope| {
@@ -164,7 +170,8 @@ fn every_topology_of_the_corpus_runs() {
             through_this_program(&mut spec);
             let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{what}: {error}"));
             node.init().unwrap_or_else(|error| panic!("{what}: {error}\n{}", node.logs().concat()));
-            node.enqueue(&SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
+            node.enqueue(Collective::AllReduce, &SIZES)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
             println!("{what}: {} ranks", spec.ranks);
         }
     }
@@ -189,7 +196,9 @@ fn conf_files_and_the_callers_variables_stay_out_unless_asked_for() {
         spec.variables.push((variable.0.into(), variable.1.into()));
         let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
         node.init().unwrap_or_else(|error| panic!("{error}"));
-        let launches = node.enqueue(&[1 << 30]).unwrap_or_else(|error| panic!("{error}"));
+        let launches = node
+            .enqueue(Collective::AllReduce, &[1 << 30])
+            .unwrap_or_else(|error| panic!("{error}"));
         let log = node.logs().swap_remove(0);
         assert!(log.contains(&format!("Algo {expected} ")), "{inherit} {variable:?}: {launches:?}");
     }
@@ -203,8 +212,8 @@ fn twenty_eight_sizes_take_moments() {
         let mut node = Node::start(&spec(&library, topology, Mode::Processes)).expect("a node");
         node.init().expect("a communicator");
         let sizes: Vec<u64> = (3..=30).map(|power| 1 << power).collect();
-        node.enqueue(&sizes).expect("all-reduces");
-        let simulated = node.simulate(&sizes).map_or(0, |times| times.len());
+        node.enqueue(Collective::AllReduce, &sizes).expect("all-reduces");
+        let simulated = node.simulate(Collective::AllReduce, &sizes).map_or(0, |times| times.len());
         drop(node);
         println!("{}: {:.2?}, {simulated} estimates", library.wheel, start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(30), "3 s on a quiet machine");

@@ -1,11 +1,13 @@
 //! One process of a virtual node: how it is started, what it gets, how it is
 //! asked, and how its end is told. Keeping several in step is `node`'s work.
 
-use super::node::{NodeError, NodeSpec};
+use super::error::{NodeError, system};
+use super::node::{NodeSpec, steers_the_log};
 use crate::probes::channel::read_message;
 use crate::probes::wire::Fields;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -23,9 +25,16 @@ const MOST_LOG: usize = 64 << 20;
 /// How long other ranks may still take once one has failed.
 pub(super) const GRACE: Duration = Duration::from_millis(500);
 
-/// What NCCL logs unless the user asks for something else.
-const LOG: [(&str, &str); 2] =
-    [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,GRAPH,TUNING,COLL")];
+/// Signals that a process gets for what its own code does.
+const CRASHES: [Signal; 7] = [
+    Signal::SIGSEGV,
+    Signal::SIGFPE,
+    Signal::SIGABRT,
+    Signal::SIGBUS,
+    Signal::SIGILL,
+    Signal::SIGTRAP,
+    Signal::SIGSYS,
+];
 
 /// Keeps the network cards of the host out of the described machine.
 const NO_HOST_NETWORK: [(&str, &str); 2] = [("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_IB_DISABLE", "1")];
@@ -39,6 +48,8 @@ pub(super) struct Worker {
     pub(super) stream: UnixStream,
     /// What NCCL logs there.
     log: File,
+    /// How much of it there was before the last communicator, in bytes.
+    pub(super) init_at: u64,
 }
 
 impl Worker {
@@ -66,22 +77,28 @@ impl Worker {
         // SAFETY: between fork and exec only two fcntl calls are made.
         unsafe { command.pre_exec(keep_open) };
         let child = command.spawn().map_err(system("start a rank"))?;
-        Ok(Self { first, child, stream: own, log })
+        Ok(Self { first, child, stream: own, log, init_at: 0 })
     }
 
-    /// NCCL's log so far.
-    pub(super) fn read_log(&self) -> String {
-        let size = self.log.metadata().map_or(0, |meta| meta.len());
+    /// How long NCCL's log is now, in bytes.
+    pub(super) fn log_length(&self) -> u64 {
+        self.log.metadata().map_or(0, |meta| meta.len())
+    }
+
+    /// NCCL's log so far, from a place in it on.
+    pub(super) fn read_log(&self, from: u64) -> String {
+        let size = self.log_length().saturating_sub(from);
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(MOST_LOG).min(MOST_LOG)];
-        let read = self.log.read_at(&mut bytes, 0).unwrap_or(0);
+        let read = self.log.read_at(&mut bytes, from).unwrap_or(0);
         String::from_utf8_lossy(&bytes[..read]).into_owned()
     }
 
-    /// NCCL's last warning, as an addition to a message.
-    pub(super) fn hint(&self) -> String {
-        let log = self.read_log();
-        let warning = log.lines().rev().find_map(|line| line.split_once("NCCL WARN "));
-        warning.map_or_else(String::new, |(_, text)| format!("; NCCL's last warning: {text}"))
+    /// NCCL's last warning, as an addition to a message that may have it.
+    pub(super) fn hint(&self, message: &str) -> String {
+        let log = self.read_log(0);
+        let warning = log.lines().rev().find_map(|line| Some(line.split_once("NCCL WARN ")?.1));
+        let new = warning.filter(|text| !message.contains(text));
+        new.map_or_else(String::new, |text| format!("; NCCL's last warning: {text}"))
     }
 
     /// Reads an answer that has begun to arrive, or finds that the rank is gone.
@@ -92,42 +109,49 @@ impl Worker {
         }
         // The connection is closed, or what comes is nothing of ours.
         let _ = self.child.kill();
-        let how = match self.child.wait() {
-            Ok(status) => {
-                status.signal().map_or_else(|| status.to_string(), |s| format!("signal {s}"))
-            }
-            Err(error) => error.to_string(),
+        Err(self.ended(step))
+    }
+
+    /// How the process ended, which it has.
+    fn ended(&mut self, step: &'static str) -> NodeError {
+        let (rank, status) = (self.first, self.child.wait());
+        let signal = status.as_ref().ok().and_then(|status| status.signal());
+        let signal = signal.and_then(|number| Signal::try_from(number).ok());
+        let hint = self.hint("");
+        if let Some(signal) = signal.filter(|signal| CRASHES.contains(signal)) {
+            return NodeError::Crashed { rank, step, signal: signal.as_str(), hint };
+        }
+        let how = match (signal, status) {
+            (Some(signal), _) => signal.as_str().to_owned(),
+            (None, Ok(status)) => status.to_string(),
+            (None, Err(error)) => error.to_string(),
         };
-        Err(NodeError::Ended { rank: self.first, step, how, hint: self.hint() })
+        NodeError::Ended { rank, step, how, hint }
     }
 }
 
 /// The environment of a rank: the caller's without what steers NCCL, then what
 /// the virtual node needs, then what the user asks for.
 fn environment(command: &mut Command, spec: &NodeSpec, files: &[(&str, &File)]) {
-    if !spec.inherit {
-        let steers = |name: &OsStr| name.as_bytes().starts_with(b"NCCL_");
-        for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
-            command.env_remove(name);
-        }
+    let out = |name: &OsStr| {
+        steers_the_log(name) || !spec.inherit && name.as_bytes().starts_with(b"NCCL_")
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| out(name)) {
+        command.env_remove(name);
     }
-    command.envs(LOG);
     if !spec.host_network {
         command.envs(NO_HOST_NETWORK);
     }
+    command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", &spec.subsystems);
     for (name, file) in files {
         command.env(name, format!("/proc/self/fd/{}", file.as_raw_fd()));
     }
-    command.envs(spec.variables.iter().map(|(name, value)| (name, value)));
+    let asked = spec.variables.iter().filter(|(name, _)| !steers_the_log(name));
+    command.envs(asked.map(|(name, value)| (name, value)));
 }
 
 /// A file without a name, which its descriptor alone keeps.
 pub(super) fn nameless(name: &str) -> Result<File, NodeError> {
     let made = memfd_create(name, MFdFlags::MFD_CLOEXEC);
     made.map(File::from).map_err(|errno| system("make a file without a name")(errno.into()))
-}
-
-/// An error of the system, with what was tried.
-pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> NodeError {
-    move |error| NodeError::System { what, error }
 }

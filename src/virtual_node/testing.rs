@@ -1,7 +1,7 @@
 //! What tests of the virtual node share: a worker inside the test program, and
 //! the corpus of real topologies and logs.
 
-use super::node::NodeSpec;
+use super::node::{Node, NodeSpec};
 use super::topology::Topology;
 use super::worker;
 use crate::nccl::cache::Entry;
@@ -18,11 +18,16 @@ fn worker_child() {
     }
 }
 
+/// Whether the tests are to take all libraries of the cache.
+pub(crate) fn all_wheels() -> bool {
+    std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all")
+}
+
 /// The oldest, a middle and the newest library of the cache; all of them with
 /// `NCCLDIAG_TEST_WHEELS=all`.
 pub(crate) fn some_libraries() -> Vec<Entry> {
     let all = testing::libraries();
-    if std::env::var_os("NCCLDIAG_TEST_WHEELS").is_some_and(|value| value == "all") {
+    if all_wheels() {
         return all;
     }
     let last = all.len().saturating_sub(1);
@@ -56,4 +61,34 @@ pub(crate) fn corpus(name: &str) -> Option<PathBuf> {
 pub(crate) fn topology(name: &str) -> Option<Topology> {
     let path = corpus(&format!("topologies/{name}"))?;
     Some(Topology::open(&path).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// The cached wheel `name`, such as `2.32.3-cu12`.
+pub(crate) fn library(name: &str) -> Option<Entry> {
+    let found = testing::libraries().into_iter().find(|entry| {
+        entry.path.parent().and_then(|p| p.file_name()).is_some_and(|folder| folder == name)
+    });
+    if found.is_none() {
+        skipped(&format!("no libnccl {name} in the cache"));
+    }
+    found
+}
+
+/// A node with all GPUs of a topology of the corpus, in this test program.
+pub(crate) fn spec(library: &Entry, name: &str, variables: &[(&str, &str)]) -> Option<NodeSpec> {
+    let topology = topology(name)?;
+    let model = topology.model(None).expect("a model fits");
+    let mut spec = NodeSpec::new(library.path.clone(), topology, model).expect("this program");
+    through_this_program(&mut spec);
+    let pair = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
+    spec.variables.extend(variables.iter().map(pair));
+    Some(spec)
+}
+
+/// A node of this specification with a communicator.
+pub(crate) fn started(spec: &NodeSpec) -> Node {
+    let mut node =
+        Node::start(spec).unwrap_or_else(|error| panic!("{}: {error}", spec.library.display()));
+    node.init().unwrap_or_else(|error| panic!("{}: {error}", spec.library.display()));
+    node
 }

@@ -4,35 +4,12 @@
 
 use super::models::Model;
 use super::node::{Mode, Node, NodeSpec};
-use super::testing::{corpus, through_this_program, topology};
-use crate::nccl::cache::Entry;
-use crate::nccl::testing;
-use crate::testing::skipped;
+use super::testing::{corpus, library, spec, topology};
+use crate::nccl::collective::Collective;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-/// The cached wheel `name`, such as `2.32.3-cu12`.
-fn library(name: &str) -> Option<Entry> {
-    let found = testing::libraries().into_iter().find(|entry| {
-        entry.path.parent().and_then(|p| p.file_name()).is_some_and(|folder| folder == name)
-    });
-    if found.is_none() {
-        skipped(&format!("no libnccl {name} in the cache"));
-    }
-    found
-}
-
-fn spec(library: &Entry, name: &str, variables: &[(&str, &str)]) -> Option<NodeSpec> {
-    let topology = topology(name)?;
-    let model = topology.model(None).expect("a model fits");
-    let mut spec = NodeSpec::new(library.path.clone(), topology, model).expect("this program");
-    through_this_program(&mut spec);
-    let pair = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
-    spec.variables.extend(variables.iter().map(pair));
-    Some(spec)
-}
 
 /// `(bytes, "RING LL 0..23")` for each choice in a log.
 fn choices(log: &str) -> Vec<(u64, String)> {
@@ -51,7 +28,7 @@ fn choices(log: &str) -> Vec<(u64, String)> {
 fn chosen(spec: &NodeSpec, sizes: &[u64]) -> Vec<String> {
     let mut node = Node::start(spec).unwrap_or_else(|error| panic!("{error}"));
     node.init().unwrap_or_else(|error| panic!("{error}"));
-    node.enqueue(sizes).unwrap_or_else(|error| panic!("{error}"));
+    node.enqueue(Collective::AllReduce, sizes).unwrap_or_else(|error| panic!("{error}"));
     let log = node.logs().swap_remove(0);
     let all = choices(&log);
     assert_eq!(all.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), sizes, "{log}");
@@ -103,7 +80,7 @@ fn a_tree_changes_protocols_and_threads_change_blocks() {
         let Some(spec) = spec(&library, h100, &variables) else { return };
         let mut node = Node::start(&spec).expect("a node");
         node.init().expect("a communicator");
-        let launches = node.enqueue(&[GIB]).expect("an all-reduce");
+        let launches = node.enqueue(Collective::AllReduce, &[GIB]).expect("an all-reduce");
         assert!(launches.iter().all(|launch| launch.block == block), "{launches:?}");
     }
 }
@@ -129,14 +106,14 @@ fn known_choices_on_rtx_pro_6000() {
         assert!(found[1].starts_with("RING SIMPLE "), "{name}: {found:?}");
     }
     let Some(library) = library("2.32.3-cu12") else { return };
-    for (variables, transport) in [
-        (&[("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM")][..], "via SHM/direct"),
-        (&[("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM"), ("NCCL_P2P_LEVEL", "SYS")][..], "via P2P/CUMEM"),
-    ] {
-        let Some(spec) = spec(&library, rtx, variables) else { return };
+    for (variables, transport) in
+        [(&[][..], "via SHM/direct"), (&[("NCCL_P2P_LEVEL", "SYS")][..], "via P2P/CUMEM")]
+    {
+        let Some(mut spec) = spec(&library, rtx, variables) else { return };
+        spec.subsystems = "INIT,P2P,SHM".into();
         let mut node = Node::start(&spec).expect("a node");
         node.init().expect("a communicator");
-        node.enqueue(&[MIB]).expect("an all-reduce");
+        node.enqueue(Collective::AllReduce, &[MIB]).expect("an all-reduce");
         let log = node.logs().concat();
         assert!(log.contains(transport), "{transport}: {log}");
     }
@@ -173,7 +150,8 @@ fn simulated_times_are_the_known_ones() {
         let Some(spec) = spec(&library, "handmade-h100-nvswitch.xml", &[]) else { return };
         let mut node = Node::start(&spec).expect("a node");
         node.init().expect("a communicator");
-        let times = node.simulate(&[KIB, MIB, 256 * MIB]).expect("estimates");
+        let times =
+            node.simulate(Collective::AllReduce, &[KIB, MIB, 256 * MIB]).expect("estimates");
         let expected = [15.013, 28.014, large];
         for (time, expected) in times.iter().zip(expected) {
             assert!((time.time_us - expected).abs() < 0.001, "{name}: {times:?}");
@@ -232,7 +210,7 @@ fn a_physical_machine_logged_the_same() {
     let Some(library) = library("2.27.7-cu12") else { return };
     let Some(real) = corpus("nccl-logs/a100x2-2.27.7.log") else { return };
     let real = facts(&String::from_utf8_lossy(&std::fs::read(real).expect("readable")));
-    let Some(mut spec) = spec(&library, "a100x2-pcie.xml", &[("NCCL_DEBUG_SUBSYS", "ALL")]) else {
+    let Some(mut spec) = spec(&library, "a100x2-pcie.xml", &[]) else {
         return;
     };
     spec.mode = Mode::OneProcess; // as nccl-tests ran
@@ -240,7 +218,7 @@ fn a_physical_machine_logged_the_same() {
     let mut node = Node::start(&spec).expect("a node");
     node.init().expect("a communicator");
     let sizes: Vec<u64> = (23..=33).map(|power| 1 << power).collect();
-    node.enqueue(&sizes).expect("all-reduces");
+    node.enqueue(Collective::AllReduce, &sizes).expect("all-reduces");
     let own = facts(&node.logs().concat());
     let missing: Vec<_> = real.iter().filter(|fact| !own.contains(fact)).collect();
     let extra: Vec<_> = own.iter().filter(|fact| !real.contains(fact)).collect();

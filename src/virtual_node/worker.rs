@@ -3,28 +3,29 @@
 //! it is told step by step, so that somebody can look at the communicator
 //! between two steps, and ends at once when its driver is gone.
 
+use super::conf;
 use super::runtime::{self, Description, Launch, Out};
-use crate::nccl::got;
+use crate::nccl::collective::{Call, Collective};
 use crate::nccl::table::{Comm, Library, NcclResult, SimulationInfo, UniqueId};
 use crate::probes::channel::{read_message, write_message};
 use crate::probes::wire::Fields;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString, c_int, c_void};
 use std::os::fd::FromRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "__vrank";
 
-/// `ncclFloat32`, `ncclSum`.
-const FLOAT: c_int = 7;
+/// `ncclSum`.
 const SUM: c_int = 0;
-const FLOAT_BYTES: usize = 4;
+/// The rank that broadcasts and that reduces.
+const ROOT: c_int = 0;
 
 /// Works until the driver closes the connection; never returns.
 pub fn run() -> ! {
@@ -98,6 +99,7 @@ fn handle(ranks: &mut Option<Ranks>, request: &Fields) -> Result<Fields> {
     let ranks = ranks.as_mut().context("nothing is set up")?;
     match what {
         "id" => ranks.unique_id(),
+        "set" => ranks.set_variables(request),
         "init" => ranks.init(request),
         "simulate" => ranks.for_each_size(request, Ranks::simulate),
         "enqueue" => ranks.for_each_size(request, Ranks::enqueue),
@@ -105,6 +107,13 @@ fn handle(ranks: &mut Option<Ranks>, request: &Fields) -> Result<Fields> {
         "destroy" => ranks.destroy(),
         other => bail!("no such request: {other}"),
     }
+}
+
+/// One call that was asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    collective: Collective,
+    bytes: u64,
 }
 
 /// One rank: its device, communicator and buffers.
@@ -121,6 +130,8 @@ struct Ranks {
     library: Library,
     total: c_int,
     ranks: Vec<Rank>,
+    /// What the variables were that requests have changed.
+    before: HashMap<OsString, Option<OsString>>,
 }
 
 impl Ranks {
@@ -145,7 +156,7 @@ impl Ranks {
         // been called; the driver described this very file.
         let redirected = unsafe { runtime::install(library.handle(), node) }?;
         if request.text("conf") != Some("read") {
-            keep_conf_files_out(&library)?;
+            conf::keep_out(&library)?;
         }
         let mut reply = Fields::default();
         reply.push("load_us", loaded.as_micros().to_string());
@@ -158,7 +169,8 @@ impl Ranks {
             room: 0,
             stream: 0,
         });
-        Ok((Self { library, total, ranks: ranks.collect() }, reply))
+        let (ranks, before) = (ranks.collect(), HashMap::new());
+        Ok((Self { library, total, ranks, before }, reply))
     }
 
     fn unique_id(&self) -> Result<Fields> {
@@ -166,6 +178,24 @@ impl Ranks {
         let mut reply = Fields::default();
         reply.push("id", id.0.map(|byte| format!("{byte:02x}")).concat());
         Ok(reply)
+    }
+
+    /// Changes this process's environment for the next communicator.
+    fn set_variables(&mut self, request: &Fields) -> Result<Fields> {
+        ensure!(self.ranks.iter().all(|rank| rank.comm.is_null()), "there is a communicator");
+        for (variable, _) in request.assignments("variable") {
+            let variable = OsStr::from_bytes(variable);
+            self.before.entry(variable.into()).or_insert_with(|| std::env::var_os(variable));
+        }
+        for variable in request.all("restore").map(OsStr::from_bytes) {
+            if let Some(before) = self.before.get(variable) {
+                set_variable(variable, before.as_deref());
+            }
+        }
+        for (variable, value) in request.assignments("variable") {
+            set_variable(OsStr::from_bytes(variable), Some(OsStr::from_bytes(value)));
+        }
+        Ok(Fields::default())
     }
 
     /// Makes one communicator of all ranks.
@@ -206,48 +236,51 @@ impl Ranks {
     fn for_each_size(
         &mut self,
         request: &Fields,
-        step: impl Fn(&mut Self, usize, &mut Fields) -> Result<()>,
+        step: impl Fn(&mut Self, Asked, &mut Fields) -> Result<()>,
     ) -> Result<Fields> {
         let mut reply = Fields::default();
+        let collective = request.text("collective").context("no collective")?.parse()?;
         for bytes in request.all("bytes") {
             let text = std::str::from_utf8(bytes)?;
             let bytes = text.parse().with_context(|| format!("{text:?} is no size"))?;
-            step(self, bytes, &mut reply).with_context(|| format!("{bytes} bytes"))?;
+            let asked = Asked { collective, bytes };
+            step(self, asked, &mut reply)
+                .with_context(|| format!("{collective}, {bytes} bytes"))?;
         }
         Ok(reply)
     }
 
     /// Asks NCCL for its own estimate; nothing is enqueued.
-    fn simulate(&mut self, bytes: usize, reply: &mut Fields) -> Result<()> {
+    fn simulate(&mut self, asked: Asked, reply: &mut Fields) -> Result<()> {
         let functions = *self.library.functions();
         let end = functions.group_simulate_end.context("no ncclGroupSimulateEnd")?;
         self.group_start()?;
-        let enqueued = self.all_reduce(bytes);
+        let enqueued = self.call(asked);
         let mut info = SimulationInfo::default();
         // SAFETY: the structure has the size that it says.
         let ended = unsafe { end(&mut info) };
         enqueued?;
         self.library.check("ncclGroupSimulateEnd", ended)?;
-        reply.push("time", format!("{bytes} {}", info.estimated_us));
+        reply.push("time", format!("{} {}", asked.bytes, info.estimated_us));
         Ok(())
     }
 
-    /// Enqueues one all-reduce on all ranks and reports the launches.
-    fn enqueue(&mut self, bytes: usize, reply: &mut Fields) -> Result<()> {
+    /// Enqueues one collective on all ranks and reports the launches.
+    fn enqueue(&mut self, asked: Asked, reply: &mut Fields) -> Result<()> {
         runtime::take_launches();
         let started = Instant::now();
         self.group_start()?;
-        let enqueued = self.all_reduce(bytes);
+        let enqueued = self.call(asked);
         let ended = self.group_end();
         enqueued?;
         ended?;
-        reply.push("enqueued", format!("{bytes} {}", started.elapsed().as_micros()));
-        push_launches(bytes, reply);
+        reply.push("enqueued", format!("{} {}", asked.bytes, started.elapsed().as_micros()));
+        push_launches(asked.bytes, reply);
         Ok(())
     }
 
     /// As [`enqueue`](Self::enqueue), into a graph that is then launched twice.
-    fn capture(&mut self, bytes: usize, reply: &mut Fields) -> Result<()> {
+    fn capture(&mut self, asked: Asked, reply: &mut Fields) -> Result<()> {
         runtime::take_launches();
         for rank in &mut self.ranks {
             runtime::set_device(rank.device);
@@ -257,7 +290,7 @@ impl Ranks {
             cuda(runtime::capture::begin(rank.stream, 0))?;
         }
         self.group_start()?;
-        let enqueued = self.all_reduce(bytes);
+        let enqueued = self.call(asked);
         let ended = self.group_end();
         enqueued?;
         ended?;
@@ -270,24 +303,18 @@ impl Ranks {
             cuda(runtime::capture::destroy_instance(instance))?;
             cuda(runtime::capture::destroy(graph))?;
         }
-        push_launches(bytes, reply);
+        push_launches(asked.bytes, reply);
         Ok(())
     }
 
-    /// Calls ncclAllReduce for every rank, inside a group that is open.
-    fn all_reduce(&mut self, bytes: usize) -> Result<()> {
-        let call = self.library.functions().all_reduce.context("no ncclAllReduce")?;
-        let count = (bytes / FLOAT_BYTES).max(1);
+    /// Calls the collective for every rank, inside a group that is open.
+    fn call(&mut self, asked: Asked) -> Result<()> {
+        let call = asked.collective.call(asked.bytes, self.total.unsigned_abs().into());
         for rank in &mut self.ranks {
             ensure!(!rank.comm.is_null(), "there is no communicator");
             runtime::set_device(rank.device);
-            rank.make_room(bytes.max(FLOAT_BYTES))?;
-            let [send, receive] = rank.buffers.map(|at| at as *mut c_void);
-            let stream = rank.stream as *mut c_void;
-            // SAFETY: both buffers hold `count` floats, and the communicator
-            // is this rank's.
-            let result = unsafe { call(send, receive, count, FLOAT, SUM, rank.comm, stream) };
-            self.library.check("ncclAllReduce", result)?;
+            rank.make_room(usize::try_from(call.bytes)?)?;
+            rank.call(&self.library, asked.collective, call)?;
         }
         Ok(())
     }
@@ -309,6 +336,37 @@ impl Ranks {
 }
 
 impl Rank {
+    /// Calls one collective, whose buffers are large enough.
+    fn call(&self, library: &Library, collective: Collective, call: Call) -> Result<()> {
+        let functions = library.functions();
+        let (count, kind, comm) = (usize::try_from(call.count)?, call.datatype, self.comm);
+        let [send, receive] = self.buffers.map(|at| at as *mut c_void);
+        let stream = self.stream as *mut c_void;
+        let (name, missing) = (collective.function(), || collective.function());
+        // SAFETY: both buffers hold the bytes of the call, and the communicator
+        // is this rank's. The types are those of nccl.h.
+        let result = unsafe {
+            match collective {
+                Collective::AllReduce => functions.all_reduce.with_context(missing)?(
+                    send, receive, count, kind, SUM, comm, stream,
+                ),
+                Collective::AllGather => functions.all_gather.with_context(missing)?(
+                    send, receive, count, kind, comm, stream,
+                ),
+                Collective::ReduceScatter => functions.reduce_scatter.with_context(missing)?(
+                    send, receive, count, kind, SUM, comm, stream,
+                ),
+                Collective::Broadcast => functions.broadcast.with_context(missing)?(
+                    send, receive, count, kind, ROOT, comm, stream,
+                ),
+                Collective::Reduce => functions.reduce.with_context(missing)?(
+                    send, receive, count, kind, SUM, ROOT, comm, stream,
+                ),
+            }
+        };
+        Ok(library.check(name, result)?)
+    }
+
     /// Makes both buffers large enough. They take memory only where somebody
     /// writes, and nobody does.
     fn make_room(&mut self, bytes: usize) -> Result<()> {
@@ -333,7 +391,19 @@ fn cuda(code: c_int) -> Result<()> {
     }
 }
 
-fn push_launches(bytes: usize, reply: &mut Fields) {
+/// Sets or removes a variable of this process, as NCCL's `getenv` sees it.
+fn set_variable(variable: &OsStr, value: Option<&OsStr>) {
+    // SAFETY: there is no communicator, so that none of NCCL's threads reads
+    // variables, and our own reader of requests never does.
+    unsafe {
+        match value {
+            Some(value) => std::env::set_var(variable, value),
+            None => std::env::remove_var(variable),
+        }
+    }
+}
+
+fn push_launches(bytes: u64, reply: &mut Fields) {
     let (launches, lost) = runtime::take_launches();
     for launch in launches {
         reply.push("launch", format!("{bytes} {}", launch_text(&launch)));
@@ -366,36 +436,4 @@ fn unhex(text: &str) -> Option<UniqueId> {
         *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
     }
     Some(id)
-}
-
-/// The conf file that the user named, if any: it is read.
-static NAMED_CONF: OnceLock<Option<OsString>> = OnceLock::new();
-
-/// Makes NCCL find no `/etc/nccl.conf` and no `~/.nccl.conf`: what it would do
-/// on a described machine must not depend on this one.
-fn keep_conf_files_out(library: &Library) -> Result<()> {
-    NAMED_CONF.get_or_init(|| std::env::var_os("NCCL_CONF_FILE"));
-    // SAFETY: the library stays open, and nothing of it runs yet.
-    unsafe {
-        for slot in got::slots(library.handle(), c"fopen")? {
-            got::write(slot, open_stream as *const () as usize)?;
-        }
-    }
-    Ok(())
-}
-
-/// Stands for `fopen`.
-///
-/// # Safety
-/// As `fopen`.
-unsafe extern "C" fn open_stream(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: the caller passes what it would pass to fopen.
-    let name = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let named = NAMED_CONF.get().and_then(Option::as_deref);
-    let own = name == b"/etc/nccl.conf" || name.ends_with(b"/.nccl.conf");
-    if own && named.is_none_or(|named| named.as_bytes() != name) {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: as above.
-    unsafe { libc::fopen(path, mode) }
 }

@@ -4,6 +4,7 @@
 use super::*;
 use crate::model::Communicator;
 use crate::nccl::cache::Entry;
+use crate::nccl::collective::Collective;
 use crate::nccl::image::{Image, NcclVersion};
 use crate::nccl::xray::{ImageCache, LayoutCache, communicators, loaded};
 use crate::virtual_node::node::{Node, NodeSpec};
@@ -22,7 +23,7 @@ fn node(entry: &Entry, name: &str, variables: &[(&str, &str)]) -> Option<Node> {
     let what = &entry.wheel;
     let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{what}: {error}"));
     node.init().unwrap_or_else(|error| panic!("{what}: {error}"));
-    node.enqueue(&SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
+    node.enqueue(Collective::AllReduce, &SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
     Some(node)
 }
 

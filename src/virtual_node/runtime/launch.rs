@@ -50,6 +50,19 @@ struct Raw {
     captured: bool,
 }
 
+impl Raw {
+    /// A launch of this thread's device, with grid and block, outside a graph.
+    fn new(
+        kernel: usize,
+        (grid, block): (Dim3, Dim3),
+        cluster: Option<u32>,
+        shared_bytes: usize,
+    ) -> Self {
+        let device = state::device();
+        Self { device, kernel, grid, block, cluster, shared_bytes, captured: false }
+    }
+}
+
 #[derive(Default)]
 struct Record {
     launches: Vec<Raw>,
@@ -117,15 +130,9 @@ fn record(raw: Raw) {
 
 /// Records a kernel node that was added to a graph by hand.
 pub(super) fn node_added(node: &KernelNode) {
-    record(Raw {
-        device: state::device(),
-        kernel: node.function,
-        grid: node.grid,
-        block: node.block,
-        cluster: None,
-        shared_bytes: node.shared_bytes as usize,
-        captured: true,
-    });
+    let shared_bytes = node.shared_bytes as usize;
+    let raw = Raw::new(node.function, (node.grid, node.block), None, shared_bytes);
+    record(Raw { captured: true, ..raw });
 }
 
 extern "C" fn attributes(to: *mut c_void, kernel: usize) -> Code {
@@ -166,23 +173,13 @@ extern "C" fn launch_kernel(
     shared_bytes: usize,
     stream: usize,
 ) -> Code {
-    let device = state::device();
-    let raw = Raw { device, kernel, grid, block, cluster: None, shared_bytes, captured: false };
-    code(launched(raw, stream))
+    code(launched(Raw::new(kernel, (grid, block), None, shared_bytes), stream))
 }
 
 extern "C" fn launch_configured(config: In<LaunchConfig>, kernel: usize, _args: usize) -> Code {
     code(config.get().and_then(|c| {
-        let raw = Raw {
-            device: state::device(),
-            kernel,
-            grid: c.grid,
-            block: c.block,
-            cluster: cluster(c.attributes, c.attribute_count),
-            shared_bytes: c.shared_bytes,
-            captured: false,
-        };
-        launched(raw, c.stream)
+        let cluster = cluster(c.attributes, c.attribute_count);
+        launched(Raw::new(kernel, (c.grid, c.block), cluster, c.shared_bytes), c.stream)
     }))
 }
 
@@ -194,16 +191,8 @@ pub(super) extern "C" fn driver_launch_configured(
     _extra: usize,
 ) -> Code {
     driver_code(config.get().and_then(|c| {
-        let raw = Raw {
-            device: state::device(),
-            kernel,
-            grid: c.grid,
-            block: c.block,
-            cluster: cluster(c.attributes, c.attribute_count),
-            shared_bytes: c.shared_bytes as usize,
-            captured: false,
-        };
-        launched(raw, c.stream)
+        let cluster = cluster(c.attributes, c.attribute_count);
+        launched(Raw::new(kernel, (c.grid, c.block), cluster, c.shared_bytes as usize), c.stream)
     }))
 }
 
@@ -221,10 +210,8 @@ pub(super) extern "C" fn driver_launch_kernel(
     _arguments: usize,
     _extra: usize,
 ) -> Code {
-    let (grid, block) = (Dim3(gx, gy, gz), Dim3(bx, by, bz));
-    let (device, shared_bytes) = (state::device(), shared as usize);
-    let raw = Raw { device, kernel, grid, block, cluster: None, shared_bytes, captured: false };
-    driver_code(launched(raw, stream))
+    let shape = (Dim3(gx, gy, gz), Dim3(bx, by, bz));
+    driver_code(launched(Raw::new(kernel, shape, None, shared as usize), stream))
 }
 
 /// The cluster's size in x, when an attribute gives one.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::{Activity, Communicator, Pair, Source};
 use crate::nccl::cache::Entry;
+use crate::nccl::collective::Collective;
 use crate::nccl::image::{Image, NcclVersion};
 use crate::nccl::testing;
 use crate::nccl::xray::{ImageCache, loaded};
@@ -154,7 +155,8 @@ fn communicators_come_and_go_and_count() {
         assert_eq!(look(pid, &layouts).found, [], "{what}: before init");
         node.init().unwrap_or_else(|error| panic!("{what}: {error}"));
         let before = only(look(pid, &layouts), &what);
-        node.enqueue(&[1024; 3]).unwrap_or_else(|error| panic!("{what}: {error}"));
+        node.enqueue(Collective::AllReduce, &[1024; 3])
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         let after = only(look(pid, &layouts), &what);
         assert_eq!((before.operations, after.operations), (Some(0), Some(3)), "{what}");
         node.destroy().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -181,7 +183,7 @@ fn all_ranks_in_one_process_and_a_busy_one() {
     let all = thread::scope(|scope| {
         let reader = scope.spawn(|| communicators(pid, &loaded[0], &layouts, pause));
         while !reader.is_finished() {
-            node.enqueue(&[1024]).unwrap_or_else(|error| panic!("{error}"));
+            node.enqueue(Collective::AllReduce, &[1024]).unwrap_or_else(|error| panic!("{error}"));
         }
         reader.join().expect("no panic").unwrap_or_else(|why| panic!("{why}"))
     });
