@@ -59,7 +59,8 @@ fn question(arguments: &Arguments, asked: &Asked) -> Result<Question> {
             Some(self::side(arguments, asked, topology, &other, variables)?)
         }
     };
-    let what = explain::Asked { sizes: asked.sizes.clone() };
+    let what =
+        explain::Asked { sizes: asked.sizes.clone(), collectives: asked.collectives.clone() };
     Ok(Question { side, vs, asked: what, try_more: !arguments.once })
 }
 
@@ -79,9 +80,9 @@ fn side(
     }
     spec.driver = asked.driver;
     spec.variables = variables;
-    spec.inherit = arguments.inherit_env;
+    spec.conf_files = arguments.inherit_env;
     spec.limit = asked.limit;
-    Ok(Side { spec, library: Arc::clone(library) })
+    Ok(Side { spec, library: Arc::clone(library), notes: Vec::new() })
 }
 
 /// The library to ask; unlike `env-check`, there is no answer without one.

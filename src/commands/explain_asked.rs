@@ -5,8 +5,10 @@ use super::{given, sizes};
 use crate::cli::Explain as Arguments;
 use crate::exit::UsageError;
 use crate::model::{Code, Explain};
+use crate::nccl::collective::{Collective, UnknownCollective};
 use crate::nccl::find::Choice;
 use anyhow::Result;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
@@ -22,6 +24,8 @@ pub struct Asked {
     pub vs: Option<Variables>,
     /// Sizes in bytes.
     pub sizes: Vec<u64>,
+    /// Which collectives, each once.
+    pub collectives: Vec<Collective>,
     /// The library to ask.
     pub nccl: Choice,
     /// The other side's.
@@ -53,6 +57,7 @@ impl Asked {
             variables,
             vs,
             sizes: sizes::parse(&arguments.sizes)?,
+            collectives: collectives(&arguments.collective)?,
             nccl: given::library("--nccl", &arguments.nccl)?,
             vs_nccl: arguments
                 .vs_nccl
@@ -80,6 +85,24 @@ fn changed(variables: &Variables, text: &str) -> Result<Variables> {
             all.push((name, OsStr::from_bytes(&value).into()));
         }
     }
+    Ok(all)
+}
+
+fn collectives(words: &[String]) -> Result<Vec<Collective>> {
+    let mut all = Vec::new();
+    for word in words {
+        let named: Vec<Collective> = match word.as_str() {
+            "all" => Collective::ALL.to_vec(),
+            word => {
+                let error =
+                    |error: UnknownCollective| UsageError(format!("--collective {word}: {error}"));
+                vec![word.parse().map_err(error)?]
+            }
+        };
+        all.extend(named);
+    }
+    let mut seen = HashSet::new();
+    all.retain(|one| seen.insert(*one));
     Ok(all)
 }
 

@@ -6,8 +6,6 @@ use crate::exit::UsageError;
 const LARGEST: u64 = 64 << 30;
 /// More sizes than anybody reads.
 const MOST: usize = 1024;
-/// Elements are floats.
-const ELEMENT: u64 = 4;
 
 /// Reads a list of sizes and ranges; ascending, each once.
 ///
@@ -56,9 +54,7 @@ fn one(text: &str) -> Result<u64, String> {
     let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= LARGEST);
     match bytes {
         None => Err("the largest size is 64G".into()),
-        Some(bytes) if bytes == 0 || !bytes.is_multiple_of(ELEMENT) => {
-            Err("elements are floats, so sizes are multiples of 4 bytes, above 0".into())
-        }
+        Some(0) => Err("a size is above 0".into()),
         Some(bytes) => Ok(bytes),
     }
 }
@@ -99,7 +95,7 @@ mod tests {
         #[test]
         fn any_text_gives_sizes_or_an_error(text in "[0-9KMGib., -]{0,24}") {
             if let Ok(all) = parse(&text) {
-                prop_assert!(all.is_sorted() && all.iter().all(|size| size % 4 == 0));
+                prop_assert!(all.is_sorted() && all.iter().all(|size| *size > 0));
             }
         }
     }

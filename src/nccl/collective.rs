@@ -69,6 +69,17 @@ impl Collective {
         }
     }
 
+    /// Bus bandwidth by algorithm bandwidth, as nccl-tests defines it: what the
+    /// links carry, which can be compared between numbers of ranks.
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let ranks = ranks.max(1) as f64;
+        match self {
+            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Self::AllGather | Self::ReduceScatter => (ranks - 1.0) / ranks,
+            Self::Broadcast | Self::Reduce => 1.0,
+        }
+    }
+
     /// The call whose total size comes next to `bytes`. As in nccl-tests, the
     /// size is that of the larger buffer: for all-gather what a rank receives,
     /// for reduce-scatter what it sends. NCCL chooses by it too

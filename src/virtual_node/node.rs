@@ -44,7 +44,7 @@ pub fn steers_the_log(variable: &OsStr) -> bool {
 }
 
 /// A virtual node to start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct NodeSpec {
     /// The libnccl to ask.
     pub library: PathBuf,
@@ -64,11 +64,13 @@ pub struct NodeSpec {
     /// What NCCL logs: the value of `NCCL_DEBUG_SUBSYS`. [`SUBSYSTEMS`] unless
     /// more is needed.
     pub subsystems: String,
-    /// Let the ranks have the caller's own `NCCL_*` and conf files as well.
-    pub inherit: bool,
+    /// Let the ranks read this machine's and the caller's conf files. The
+    /// caller's own `NCCL_*` never reach them: who wants that puts them into
+    /// `variables`.
+    pub conf_files: bool,
     /// Let NCCL see the host's network cards.
     pub host_network: bool,
-    /// The longest time from start to end.
+    /// The longest time from start, or from a communicator's init, to its end.
     pub limit: Duration,
     /// The command that becomes a rank.
     pub command: Vec<OsString>,
@@ -89,7 +91,7 @@ impl NodeSpec {
             mode: Mode::default(),
             variables: Vec::new(),
             subsystems: SUBSYSTEMS.into(),
-            inherit: false,
+            conf_files: false,
             host_network: false,
             limit: Duration::from_secs(60),
             command: vec![std::env::current_exe()?.into(), SUBCOMMAND.into()],
@@ -175,7 +177,7 @@ impl Node {
         request.push("do", "setup").push("library", spec.library.as_os_str().as_bytes());
         request.push("total", spec.ranks.to_string()).push("local", local.to_string());
         request
-            .push("conf", if spec.inherit { "read" } else { "none" })
+            .push("conf", if spec.conf_files { "read" } else { "none" })
             .push("node", description.encode());
         node.step("set-up", |worker| {
             let mut request = request.clone();
@@ -185,12 +187,13 @@ impl Node {
         Ok(node)
     }
 
-    /// Makes one communicator of all ranks. Returns the longest time that a
-    /// rank took.
+    /// Makes one communicator of all ranks, and lets the time limit begin anew.
+    /// Returns the longest time that a rank took.
     ///
     /// # Errors
     /// [`NodeError`].
     pub fn init(&mut self) -> Result<Duration, NodeError> {
+        self.deadline = Instant::now() + self.limit;
         for worker in &mut self.workers {
             worker.init_at = worker.log_length();
         }

@@ -192,7 +192,7 @@ fn conf_files_and_the_callers_variables_stay_out_unless_asked_for() {
     {
         let Some(topology) = topology("handmade-a100-nvswitch.xml") else { return };
         let mut spec = spec(&library, topology, Mode::Processes);
-        (spec.ranks, spec.inherit) = (2, inherit);
+        (spec.ranks, spec.conf_files) = (2, inherit);
         spec.variables.push((variable.0.into(), variable.1.into()));
         let mut node = Node::start(&spec).unwrap_or_else(|error| panic!("{error}"));
         node.init().unwrap_or_else(|error| panic!("{error}"));

@@ -133,10 +133,8 @@ impl Worker {
 /// The environment of a rank: the caller's without what steers NCCL, then what
 /// the virtual node needs, then what the user asks for.
 fn environment(command: &mut Command, spec: &NodeSpec, files: &[(&str, &File)]) {
-    let out = |name: &OsStr| {
-        steers_the_log(name) || !spec.inherit && name.as_bytes().starts_with(b"NCCL_")
-    };
-    for (name, _) in std::env::vars_os().filter(|(name, _)| out(name)) {
+    let steers = |name: &OsStr| name.as_bytes().starts_with(b"NCCL_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
         command.env_remove(name);
     }
     if !spec.host_network {

@@ -1,14 +1,22 @@
-//! Runs a virtual node once and brings back all that it said: NCCL's log, its
+//! Runs virtual nodes and brings back all that they said: NCCL's log, its
 //! estimates, the kernels that it would start, and what lies in the memory of
-//! rank 0.
+//! rank 0. Questions that differ only in what each communicator reads anew share
+//! their ranks.
 
 use super::super::node::{Node, NodeError, NodeSpec, Predicted, PredictedLaunch};
 use crate::model::{Communicator, Failure};
+use crate::nccl::collective::Collective;
 use crate::nccl::find::Found;
+use crate::nccl::image::NcclVersion;
 use crate::nccl::log::{RankLog, collect};
+use crate::nccl::scope::{self, Scope};
 use crate::nccl::xray::{ImageCache, LayoutCache, communicators, loaded};
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The first version whose ncclGroupSimulateEnd works (2.22.3 has it).
+const SIMULATES: NcclVersion = NcclVersion::new(2, 23, 4);
 
 /// A machine, a library and settings.
 #[derive(Clone)]
@@ -17,13 +25,9 @@ pub struct Side {
     pub spec: NodeSpec,
     /// The library.
     pub library: Arc<Found>,
-}
-
-impl Side {
-    /// What has to be known about the machine to read its answers.
-    pub(super) fn notes(&self) -> Vec<String> {
-        Vec::new()
-    }
+    /// What has to be known about the machine and the settings to read the
+    /// answers.
+    pub notes: Vec<String>,
 }
 
 /// What is asked of a side.
@@ -31,6 +35,19 @@ impl Side {
 pub struct Asked {
     /// Sizes in bytes, ascending.
     pub sizes: Vec<u64>,
+    /// Each is asked for all sizes.
+    pub collectives: Vec<Collective>,
+}
+
+impl Asked {
+    /// The sizes of a collective that NCCL can be asked for: whole elements and
+    /// equal parts.
+    pub(super) fn sizes_of(&self, collective: Collective, ranks: usize) -> Vec<u64> {
+        let whole = |&bytes: &u64| collective.call(bytes, ranks as u64).bytes;
+        let mut sizes: Vec<u64> = self.sizes.iter().map(whole).collect();
+        sizes.dedup();
+        sizes
+    }
 }
 
 /// All that one run brought back.
@@ -38,49 +55,175 @@ pub struct Asked {
 pub(super) struct Outcome {
     /// What each rank logged, by rank.
     pub(super) ranks: Vec<RankLog>,
-    /// What each rank would have started.
-    pub(super) launches: Vec<PredictedLaunch>,
-    /// NCCL's estimates.
-    pub(super) times: Vec<Predicted>,
+    /// What was enqueued, in order.
+    pub(super) calls: Vec<Calls>,
     /// What rank 0 had decided after init.
     pub(super) communicator: Option<Communicator>,
     /// What NCCL refused.
     pub(super) failure: Option<Failure>,
 }
 
-/// Asks once.
-///
-/// # Errors
-/// The virtual node cannot be had, or its answer would be wrong.
-pub(super) fn ask(side: &Side, asked: &Asked) -> Result<Outcome, NodeError> {
-    let mut outcome = Outcome::default();
-    let mut node = Node::start(&side.spec)?;
-    let failure = run(&mut node, asked, &mut outcome);
-    outcome.ranks = by_rank(&node.logs());
-    outcome.failure = failure.map_or_else(|error| refused(error).map(Some), |()| Ok(None))?;
-    Ok(outcome)
+/// The calls of one collective.
+#[derive(Clone, Debug)]
+pub(super) struct Calls {
+    pub(super) collective: Collective,
+    /// The sizes that were asked for.
+    pub(super) sizes: Vec<u64>,
+    /// What each rank would have started.
+    pub(super) launches: Vec<PredictedLaunch>,
+    /// NCCL's estimates.
+    pub(super) times: Vec<Predicted>,
 }
 
-fn run(node: &mut Node, asked: &Asked, outcome: &mut Outcome) -> Result<(), NodeError> {
-    node.init()?;
-    outcome.communicator = in_memory(node);
-    outcome.launches = node.enqueue(&asked.sizes)?;
-    // Older versions have no estimates; that is no failure.
-    outcome.times = node.simulate(&asked.sizes).unwrap_or_default();
-    Ok(())
+/// Asks, and keeps the last ranks for the next question.
+#[derive(Default)]
+pub(super) struct Asker {
+    kept: Option<Kept>,
+    layouts: LayoutCache,
+    images: ImageCache,
+}
+
+/// Ranks without a communicator.
+struct Kept {
+    node: Node,
+    spec: NodeSpec,
+    /// The names that were changed for the last communicator.
+    changed: Vec<OsString>,
+}
+
+type Variables = Vec<(OsString, OsString)>;
+
+impl Asker {
+    /// Asks once.
+    ///
+    /// # Errors
+    /// The virtual node cannot be had, or its answer would be wrong.
+    pub(super) fn ask(&mut self, side: &Side, asked: &Asked) -> Result<Outcome, NodeError> {
+        let (again, once) = scopes(side);
+        let mut kept = self.ranks(side, once, &again)?;
+        let mut outcome = Outcome::default();
+        let failure = self.run(&mut kept.node, side, asked, &mut outcome);
+        outcome.ranks = logs(&kept.node, side);
+        match failure {
+            Err(error) => outcome.failure = Some(refused(error)?),
+            // Ranks after a failure may be in any state.
+            Ok(()) if kept.node.destroy().is_ok() => self.kept = Some(kept),
+            Ok(()) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// Ranks with these variables: those of the last question when they fit.
+    fn ranks(
+        &mut self,
+        side: &Side,
+        once: Variables,
+        again: &Variables,
+    ) -> Result<Kept, NodeError> {
+        let spec = NodeSpec { variables: once, ..side.spec.clone() };
+        let mut kept = match self.kept.take() {
+            Some(kept) if kept.spec == spec => kept,
+            // The others end first: they need memory and time.
+            old => {
+                drop(old);
+                Kept { node: Node::start(&spec)?, spec, changed: Vec::new() }
+            }
+        };
+        let old = kept.changed.drain(..).map(|name| (name, None));
+        let new = again.iter().map(|(name, value)| (name.clone(), Some(value.clone())));
+        let changes: Vec<_> = old.chain(new).collect();
+        if !changes.is_empty() {
+            kept.node.set_variables(&changes)?;
+        }
+        kept.changed = again.iter().map(|(name, _)| name.clone()).collect();
+        Ok(kept)
+    }
+
+    fn run(
+        &self,
+        node: &mut Node,
+        side: &Side,
+        asked: &Asked,
+        outcome: &mut Outcome,
+    ) -> Result<(), NodeError> {
+        node.init()?;
+        outcome.communicator = self.in_memory(node);
+        for &collective in &asked.collectives {
+            let sizes = asked.sizes_of(collective, side.spec.ranks);
+            outcome.calls.push(Calls {
+                collective,
+                sizes: sizes.clone(),
+                launches: Vec::new(),
+                times: Vec::new(),
+            });
+            let launches = node.enqueue(collective, &sizes)?;
+            if let Some(calls) = outcome.calls.last_mut() {
+                calls.launches = launches;
+            }
+        }
+        if side.library.image.version < SIMULATES {
+            return Ok(());
+        }
+        for calls in &mut outcome.calls {
+            calls.times = node.simulate(calls.collective, &calls.sizes)?;
+        }
+        Ok(())
+    }
+
+    /// The communicator of rank 0; it stands still between two steps.
+    fn in_memory(&self, node: &Node) -> Option<Communicator> {
+        let pid = node.pids().first()?.cast_signed();
+        let loaded = loaded(pid, &self.images).ok()?;
+        let found = communicators(pid, loaded.first()?, &self.layouts, Duration::ZERO).ok()?;
+        found.found.into_iter().min_by_key(|one| one.rank)
+    }
+}
+
+/// The variables of a side: what each communicator reads, and what ranks keep.
+fn scopes(side: &Side) -> (Variables, Variables) {
+    let version = side.library.image.version;
+    let again = |(name, _): &(OsString, OsString)| {
+        name.to_str().is_some_and(|name| scope::of(name, version) == Scope::Communicator)
+    };
+    let mut all = side.spec.variables.clone();
+    all.retain(|(name, _)| !super::super::node::steers_the_log(name));
+    all.into_iter().partition(again)
 }
 
 /// What NCCL itself did not do is part of the answer; all else is an error.
 fn refused(error: NodeError) -> Result<Failure, NodeError> {
+    let crashed = matches!(error, NodeError::Crashed { .. });
     match &error {
         NodeError::Failed { step, .. }
+        | NodeError::Crashed { step, .. }
         | NodeError::Ended { step, .. }
         | NodeError::TooLate { step, .. } => {
-            let crashed = matches!(error, NodeError::Ended { .. });
             Ok(Failure { step: (*step).into(), message: error.to_string(), crashed })
         }
         _ => Err(error),
     }
+}
+
+/// What the ranks said about the last communicator, and what they say once in
+/// their life.
+fn logs(node: &Node, side: &Side) -> Vec<RankLog> {
+    let version = side.library.image.version;
+    let mut ranks = by_rank(&node.logs_since_init());
+    for (rank, whole) in ranks.iter_mut().zip(by_rank(&node.logs())) {
+        let once = |name: &str| scope::of(name, version) == Scope::Process;
+        let known = |name: &str| rank.env.iter().any(|line| line.name == name);
+        let early: Vec<_> =
+            whole.env.into_iter().filter(|l| once(&l.name) && !known(&l.name)).collect();
+        rank.env.splice(0..0, early);
+        let kept: Vec<_> = whole
+            .problems
+            .into_iter()
+            .filter(|p| p.text.starts_with("Invalid value") && !rank.problems.contains(p))
+            .collect();
+        rank.problems.splice(0..0, kept);
+        rank.version = rank.version.take().or(whole.version);
+    }
+    ranks
 }
 
 /// Ranks by number; what was said before a rank was known stands with the rank
@@ -104,12 +247,4 @@ fn by_rank(logs: &[String]) -> Vec<RankLog> {
     }
     ranks.sort_by_key(|rank| rank.member.map_or(u32::MAX, |member| member.rank));
     ranks
-}
-
-/// The communicator of rank 0; it stands still between two steps.
-fn in_memory(node: &Node) -> Option<Communicator> {
-    let pid = node.pids().first()?.cast_signed();
-    let loaded = loaded(pid, &ImageCache::new()).ok()?;
-    let found = communicators(pid, loaded.first()?, &LayoutCache::new(), Duration::ZERO).ok()?;
-    found.found.into_iter().min_by_key(|one| one.rank)
 }

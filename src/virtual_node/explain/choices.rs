@@ -2,58 +2,54 @@
 //! protocol), the kernels that it would start (channels, threads), and its own
 //! estimate (time). What a version does not tell stays absent.
 
-use super::ask::{Asked, Outcome};
+use super::ask::{Calls, Outcome};
 use crate::model::PredictedChoice;
+use crate::nccl::image::NcclVersion;
 use crate::nccl::log::Choice;
 
-/// One choice for each size, in the order in which they were asked.
-pub(super) fn choices(outcome: &Outcome, asked: &Asked) -> Vec<PredictedChoice> {
+/// One choice for each collective and size that was asked, in order.
+pub(super) fn choices(
+    outcome: &Outcome,
+    version: NcclVersion,
+    ranks: usize,
+) -> Vec<PredictedChoice> {
     let mut logged = outcome.ranks.first().map_or(&[][..], |rank| &rank.choices).iter();
-    let ranks = outcome.ranks.first().and_then(|rank| rank.member).map_or(0, |m| m.ranks);
-    let one = |&bytes: &u64| {
-        // In order, so that a repeated size would not be taken for another.
-        let choice = logged.clone().position(|choice| choice.bytes == bytes);
-        let choice = choice.and_then(|at| logged.nth(at));
-        predicted(outcome, bytes, choice, ranks)
-    };
-    let all: Vec<PredictedChoice> = asked.sizes.iter().map(one).collect();
+    let mut all = Vec::new();
+    for calls in &outcome.calls {
+        for &bytes in &calls.sizes {
+            let size = calls.collective.call(bytes, ranks as u64).logged(version);
+            let same = |one: &Choice| {
+                let named = one.collective.as_deref();
+                one.bytes == size && named.is_none_or(|name| name == calls.collective.name())
+            };
+            // In order, so that a repeated size would not be taken for another.
+            let choice = logged.clone().position(same).and_then(|at| logged.nth(at));
+            all.push(predicted(calls, bytes, choice, ranks));
+        }
+    }
     // Behind a failure nothing was asked.
-    all.into_iter().filter(|choice| choice.algo.is_some() || choice.channels.is_some()).collect()
+    all.retain(|choice| choice.algo.is_some() || choice.channels.is_some());
+    all
 }
 
-fn predicted(
-    outcome: &Outcome,
-    bytes: u64,
-    choice: Option<&Choice>,
-    ranks: u32,
-) -> PredictedChoice {
-    let launch = outcome.launches.iter().find(|one| one.bytes == bytes && one.device == 0);
-    let simulated = outcome.times.iter().find(|one| one.bytes == bytes).map(|one| one.time_us);
+fn predicted(calls: &Calls, bytes: u64, choice: Option<&Choice>, ranks: usize) -> PredictedChoice {
+    let launch = calls.launches.iter().find(|one| one.bytes == bytes && one.device == 0);
+    let simulated = calls.times.iter().find(|one| one.bytes == bytes).map(|one| one.time_us);
     let time_us = simulated.or(choice.and_then(|one| one.time_us)).filter(|time| *time > 0.0);
     let algbw = time_us.map(|time| bytes as f64 / time / 1e3);
+    let logged = choice.and_then(|one| one.channels);
     PredictedChoice {
-        collective: "AllReduce".into(),
+        collective: calls.collective.name().into(),
         bytes,
         algo: choice.map(|one| one.algorithm.clone()),
         proto: choice.map(|one| one.protocol.clone()),
-        channels: choice
-            .and_then(|one| one.channels)
-            .map(|(first, last)| last - first + 1)
+        channels: logged
+            .and_then(|(first, last)| last.checked_sub(first)?.checked_add(1))
             .or_else(|| launch.and_then(|one| width(&one.grid))),
         threads: launch.and_then(|one| width(&one.block)),
         time_us,
         algbw,
-        busbw: algbw.map(|algbw| algbw * factor("AllReduce", ranks)),
-    }
-}
-
-/// Bus bandwidth by algorithm bandwidth, as nccl-tests defines it.
-fn factor(collective: &str, ranks: u32) -> f64 {
-    let ranks = f64::from(ranks.max(1));
-    match collective {
-        "AllReduce" => 2.0 * (ranks - 1.0) / ranks,
-        "AllGather" | "ReduceScatter" => (ranks - 1.0) / ranks,
-        _ => 1.0,
+        busbw: algbw.map(|algbw| algbw * calls.collective.bus_factor(ranks)),
     }
 }
 

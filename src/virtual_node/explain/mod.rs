@@ -19,6 +19,7 @@ pub use compare::compare;
 
 use super::node::NodeError;
 use crate::model::{EXPLAIN_SCHEMA, Explain, PREDICTED};
+use ask::Asker;
 
 /// One or two sides to ask about.
 pub struct Question {
@@ -39,16 +40,17 @@ pub struct Question {
 /// NCCL itself refuses is part of the answer.
 pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, NodeError> {
     let asked = &question.asked;
+    let mut asker = Asker::default();
     step("what NCCL chooses");
-    let outcome = ask::ask(&question.side, asked)?;
+    let outcome = asker.ask(&question.side, asked)?;
     let vs = match &question.vs {
         Some(side) => {
             step("what it chooses on the other side");
-            Some(ask::ask(side, asked)?)
+            Some(asker.ask(side, asked)?)
         }
         None => None,
     };
-    let tell = settings::Teller { asked, try_more: question.try_more, step };
+    let mut tell = settings::Teller { asked, asker: &mut asker, try_more: question.try_more, step };
     let prediction = tell.prediction(&question.side, &outcome)?;
     let other = match (&question.vs, &vs) {
         (Some(side), Some(outcome)) => Some(tell.prediction(side, outcome)?),
@@ -57,12 +59,15 @@ pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, Node
     let differences = other.as_ref().map(|other| compare(&prediction, other));
     let mut found = findings::findings(&question.side, &prediction);
     if question.try_more {
-        tries::fill(&mut found, &question.side, asked, &prediction, step)?;
+        tries::fill(&mut found, &mut asker, &question.side, asked, &prediction, step)?;
     }
-    let mut notes = question.side.notes();
-    notes.extend(
-        question.vs.iter().flat_map(Side::notes).filter(|n| !question.side.notes().contains(n)),
-    );
+    let mut notes = question.side.notes.clone();
+    let others = question.vs.iter().flat_map(|side| side.notes.iter());
+    for note in others.cloned() {
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
     Ok(Explain {
         schema: EXPLAIN_SCHEMA.into(),
         provenance: PREDICTED.into(),

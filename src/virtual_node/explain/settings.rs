@@ -1,7 +1,7 @@
 //! What became of each setting: as NCCL understood it, and what differs when
 //! NCCL is asked again without it.
 
-use super::ask::{self, Asked, Outcome, Side};
+use super::ask::{Asked, Asker, Outcome, Side};
 use super::disabled::{self, Machine};
 use super::{choices, ranges, why};
 use crate::model::{NcclAsked, NodeAsked, Prediction, SettingAsked, SettingEffect};
@@ -14,6 +14,7 @@ use std::ffi::OsString;
 /// tells more.
 pub(super) struct Teller<'a> {
     pub(super) asked: &'a Asked,
+    pub(super) asker: &'a mut Asker,
     /// Whether each setting is taken away once.
     pub(super) try_more: bool,
     /// Is told what is being asked next.
@@ -26,11 +27,11 @@ const MOST_TRIED: usize = 24;
 impl Teller<'_> {
     /// The prediction for a side, given what its run brought back.
     pub(super) fn prediction(
-        &self,
+        &mut self,
         side: &Side,
         outcome: &Outcome,
     ) -> Result<Prediction, NodeError> {
-        let mut prediction = bare(side, outcome, self.asked);
+        let mut prediction = bare(side, outcome);
         let variables = &side.spec.variables;
         prediction.settings = variables.iter().map(|pair| setting(side, outcome, pair)).collect();
         if self.try_more && variables.len() <= MOST_TRIED {
@@ -44,7 +45,7 @@ impl Teller<'_> {
     }
 
     /// Asks once without each setting, and without all of them.
-    fn take_away(&self, side: &Side, prediction: &mut Prediction) -> Result<(), NodeError> {
+    fn take_away(&mut self, side: &Side, prediction: &mut Prediction) -> Result<(), NodeError> {
         let variables = &side.spec.variables;
         for at in 0..variables.len() {
             let setting = &mut prediction.settings[at];
@@ -67,20 +68,20 @@ impl Teller<'_> {
     }
 
     fn with(
-        &self,
+        &mut self,
         side: &Side,
         variables: Vec<(OsString, OsString)>,
     ) -> Result<Prediction, NodeError> {
         let mut side = side.clone();
         side.spec.variables = variables;
-        Ok(bare(&side, &ask::ask(&side, self.asked)?, self.asked))
+        Ok(bare(&side, &self.asker.ask(&side, self.asked)?))
     }
 }
 
 /// The prediction without what became of the settings.
-pub(super) fn bare(side: &Side, outcome: &Outcome, asked: &Asked) -> Prediction {
+pub(super) fn bare(side: &Side, outcome: &Outcome) -> Prediction {
     let spec = &side.spec;
-    let choices = choices::choices(outcome, asked);
+    let choices = choices::choices(outcome, side.library.image.version, spec.ranks);
     let mut prediction = Prediction {
         nccl: NcclAsked {
             version: side.library.image.version.to_string(),

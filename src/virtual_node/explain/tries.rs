@@ -1,7 +1,7 @@
 //! Tries settings against a finding: asks NCCL again with each, and says what
 //! is different then. Nothing is recommended that was not tried.
 
-use super::ask::{Asked, Side, ask};
+use super::ask::{Asked, Asker, Side};
 use super::compare::graph_in_words;
 use super::settings::{bare, same_outcome};
 use super::why::RING;
@@ -46,23 +46,24 @@ fn changes(code: Code) -> &'static [Change] {
 /// several findings share is asked once.
 ///
 /// # Errors
-/// As [`ask`].
+/// As [`Asker::ask`].
 pub(super) fn fill(
     found: &mut [ExplainFinding],
+    asker: &mut Asker,
     side: &Side,
     asked: &Asked,
     prediction: &Prediction,
     step: &dyn Fn(&str),
 ) -> Result<(), NodeError> {
     let few = Asked { sizes: some(&asked.sizes), ..asked.clone() };
-    let before = only(prediction, &few.sizes);
+    let before = only(prediction, &few, side.spec.ranks);
     let mut known: Vec<(String, Prediction)> = Vec::new();
     for one in found {
         for change in changes(one.finding.code) {
             let Some((changed, settings)) = change.apply(side) else { continue };
             if !known.iter().any(|(other, _)| *other == settings) {
                 step(&format!("what {settings} changes"));
-                let then = bare(&changed, &ask(&changed, &few)?, &few);
+                let then = bare(&changed, &asker.ask(&changed, &few)?);
                 known.push((settings.clone(), then));
             }
             let then = known.iter().find(|(other, _)| *other == settings).map(|(_, then)| then);
@@ -76,10 +77,13 @@ pub(super) fn fill(
 }
 
 /// A prediction with these sizes only.
-fn only(prediction: &Prediction, sizes: &[u64]) -> Prediction {
-    let mut few = prediction.clone();
-    few.choices.retain(|choice| sizes.contains(&choice.bytes));
-    few
+fn only(prediction: &Prediction, few: &Asked, ranks: usize) -> Prediction {
+    let mut all = prediction.clone();
+    all.choices.retain(|choice| {
+        let asked = few.collectives.iter().find(|one| one.name() == choice.collective);
+        asked.is_some_and(|&one| few.sizes_of(one, ranks).contains(&choice.bytes))
+    });
+    all
 }
 
 impl Change {
