@@ -152,6 +152,9 @@ pub struct Explain {
     /// Compares with this machine; may be repeated like --topology
     #[arg(long, value_name = "FILE|PRESET")]
     pub vs_topology: Vec<OsString>,
+    /// The GPUs of --vs-topology, like --gpu [default: what it says]
+    #[arg(long, value_name = "MODEL|FILE", requires = "vs_topology")]
+    pub vs_gpu: Option<String>,
     /// Sizes in bytes: A..B doubles from A to B; K, M and G are powers of 1024;
     /// several are separated by commas
     #[arg(long, value_name = "SIZES", default_value = "8..1G")]
@@ -163,6 +166,9 @@ pub struct Explain {
     /// Gives the ranks this shell's own NCCL_* variables and conf files as well
     #[arg(long)]
     pub inherit_env: bool,
+    /// Lets NCCL see this machine's network cards, which are kept out otherwise
+    #[arg(long)]
+    pub host_network: bool,
     /// Asks once only: does not take settings away one by one to see what each
     /// does, and tries none against findings
     #[arg(long)]

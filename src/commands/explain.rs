@@ -10,11 +10,12 @@ use crate::model::Explain;
 use crate::nccl::find::{Choice, Found, resolve};
 use crate::render::{self, table::Look};
 use crate::virtual_node::explain::{self, Question, Side};
-use crate::virtual_node::node::NodeSpec;
+use crate::virtual_node::node::{NodeSpec, steers_the_log};
 use crate::virtual_node::topology::Topology;
 use anyhow::{Context, Result};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,48 +42,74 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
 
 fn question(arguments: &Arguments, asked: &Asked) -> Result<Question> {
     let library = library("--nccl", &arguments.nccl, &asked.nccl)?;
-    let side = side(arguments, asked, &arguments.topology, &library, asked.variables.clone())?;
-    let compared =
-        asked.vs.is_some() || asked.vs_nccl.is_some() || !arguments.vs_topology.is_empty();
-    let vs = match compared {
+    let of = Machine { option: "--topology", parts: &arguments.topology, gpu: &arguments.gpu };
+    let vs = match asked.compares(arguments) {
         false => None,
         true => {
             let other = match (&asked.vs_nccl, &arguments.vs_nccl) {
                 (Some(choice), Some(text)) => self::library("--vs-nccl", text, choice)?,
-                _ => library,
+                _ => Arc::clone(&library),
             };
-            let topology = match arguments.vs_topology.is_empty() {
-                true => &arguments.topology,
-                false => &arguments.vs_topology,
+            let machine = match arguments.vs_topology.is_empty() {
+                true => of,
+                false => Machine {
+                    option: "--vs-topology",
+                    parts: &arguments.vs_topology,
+                    gpu: &arguments.vs_gpu,
+                },
             };
             let variables = asked.vs.clone().unwrap_or_else(|| asked.variables.clone());
-            Some(self::side(arguments, asked, topology, &other, variables)?)
+            Some(side(arguments, asked, machine, &other, variables)?)
         }
     };
-    let what =
-        explain::Asked { sizes: asked.sizes.clone(), collectives: asked.collectives.clone() };
-    Ok(Question { side, vs, asked: what, try_more: !arguments.once })
+    Ok(Question {
+        side: side(arguments, asked, of, &library, asked.variables.clone())?,
+        vs,
+        asked: explain::Asked {
+            sizes: asked.sizes.clone(),
+            collectives: asked.collectives.clone(),
+        },
+        try_more: !arguments.once,
+    })
+}
+
+/// A machine as it was named.
+#[derive(Clone, Copy)]
+struct Machine<'a> {
+    option: &'static str,
+    parts: &'a [OsString],
+    gpu: &'a Option<String>,
 }
 
 fn side(
     arguments: &Arguments,
     asked: &Asked,
-    topology: &[OsString],
+    machine: Machine,
     library: &Arc<Found>,
     variables: Vec<(OsString, OsString)>,
 ) -> Result<Side> {
-    let topology = Topology::open(Path::new(&topology[0]))?;
-    let model = topology.model(arguments.gpu.as_deref())?;
+    let topology = Topology::open(Path::new(&machine.parts[0]))?;
+    let model = topology.model(machine.gpu.as_deref())?;
     let mut spec = NodeSpec::new(library.path.clone(), topology, model)
         .context("find this program's own file")?;
-    if let Some(gpus) = arguments.gpus {
-        spec.ranks = gpus.get();
+    if let Some(gpus) = arguments.gpus.map(NonZero::get) {
+        let there = spec.topology.gpus.len();
+        if gpus > there {
+            let text = format!("--gpus {gpus}: {} describes {there}", machine.option);
+            return Err(UsageError(text).into());
+        }
+        spec.ranks = gpus;
     }
     spec.driver = asked.driver;
     spec.variables = variables;
     spec.conf_files = arguments.inherit_env;
+    spec.host_network = arguments.host_network;
     spec.limit = asked.limit;
-    Ok(Side { spec, library: Arc::clone(library), notes: Vec::new() })
+    let left_out = spec.overridden().into_iter().map(OsStr::to_string_lossy);
+    let notes = left_out.map(|name| format!("{name} is left out: NCCL's log is read here"));
+    let notes = notes.collect();
+    spec.variables.retain(|(name, _)| !steers_the_log(name));
+    Ok(Side { spec, library: Arc::clone(library), notes })
 }
 
 /// The library to ask; unlike `env-check`, there is no answer without one.

@@ -45,12 +45,18 @@ impl Asked {
     /// A [`UsageError`] that names the argument.
     pub fn parse(arguments: &Arguments) -> Result<Self> {
         let mut variables = Variables::new();
+        if arguments.inherit_env {
+            variables = inherited(arguments.host_network);
+        }
+        let mut names = Vec::new();
         for text in &arguments.env {
             let (name, value) = given::variable("-e", text)?;
-            if variables.iter().any(|(known, _)| *known == *name) {
+            if names.contains(&name) {
                 return Err(UsageError(format!("-e {name}: given twice")).into());
             }
-            variables.push((name.into(), OsStr::from_bytes(&value).into()));
+            variables.retain(|(known, _)| *known != *name);
+            variables.push((OsString::from(&name), OsStr::from_bytes(&value).into()));
+            names.push(name);
         }
         let vs = arguments.vs.as_deref().map(|text| changed(&variables, text)).transpose()?;
         Ok(Self {
@@ -69,6 +75,26 @@ impl Asked {
             fail_on: parse_fail_on(&arguments.fail_on)?,
         })
     }
+}
+
+impl Asked {
+    /// Whether there is another side.
+    pub fn compares(&self, arguments: &Arguments) -> bool {
+        self.vs.is_some() || self.vs_nccl.is_some() || !arguments.vs_topology.is_empty()
+    }
+}
+
+/// The caller's own `NCCL_*`, without those that choose network cards of this
+/// machine unless these are wanted.
+fn inherited(network: bool) -> Variables {
+    let cards = |name: &OsStr| {
+        let name = name.as_bytes();
+        name == b"NCCL_SOCKET_IFNAME" || name.starts_with(b"NCCL_IB_") || name == b"NCCL_NET"
+    };
+    let all = std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"NCCL_"));
+    let mut all: Variables = all.filter(|(name, _)| network || !cards(name)).collect();
+    all.sort();
+    all
 }
 
 /// The variables with those of `--vs` on top.

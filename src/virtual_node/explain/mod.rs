@@ -50,22 +50,19 @@ pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, Node
         }
         None => None,
     };
-    let mut tell = settings::Teller { asked, asker: &mut asker, try_more: question.try_more, step };
-    let prediction = tell.prediction(&question.side, &outcome)?;
-    let other = match (&question.vs, &vs) {
-        (Some(side), Some(outcome)) => Some(tell.prediction(side, outcome)?),
-        _ => None,
-    };
+    let try_more = question.try_more;
+    let mut tell = settings::Teller { asked, asker: &mut asker, try_more, step, notes: Vec::new() };
+    let prediction = tell.prediction(&question.side, &outcome);
+    let other = question.vs.as_ref().zip(vs).map(|(side, outcome)| tell.prediction(side, &outcome));
+    let mut notes = notes(question);
+    notes.append(&mut tell.notes);
     let differences = other.as_ref().map(|other| compare(&prediction, other));
     let mut found = findings::findings(&question.side, &prediction);
-    if question.try_more {
-        tries::fill(&mut found, &mut asker, &question.side, asked, &prediction, step)?;
-    }
-    let mut notes = question.side.notes.clone();
-    let others = question.vs.iter().flat_map(|side| side.notes.iter());
-    for note in others.cloned() {
-        if !notes.contains(&note) {
-            notes.push(note);
+    // Where NCCL gives no answer there is nothing to compare with.
+    if try_more && prediction.failure.is_none() {
+        let tried = tries::fill(&mut found, &mut asker, &question.side, asked, &prediction, step);
+        if let Err(error) = tried {
+            notes.push(format!("not every setting was tried: {error}"));
         }
     }
     Ok(Explain {
@@ -77,4 +74,15 @@ pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, Node
         findings: found,
         notes,
     })
+}
+
+/// What has to be known about both sides, each once.
+fn notes(question: &Question) -> Vec<String> {
+    let mut notes = question.side.notes.clone();
+    for note in question.vs.iter().flat_map(|side| &side.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    notes
 }

@@ -19,6 +19,8 @@ pub(super) struct Teller<'a> {
     pub(super) try_more: bool,
     /// Is told what is being asked next.
     pub(super) step: &'a dyn Fn(&str),
+    /// What could not be asked again, and why.
+    pub(super) notes: Vec<String>,
 }
 
 /// More settings than this are not taken away one by one: each costs a run.
@@ -26,22 +28,23 @@ const MOST_TRIED: usize = 24;
 
 impl Teller<'_> {
     /// The prediction for a side, given what its run brought back.
-    pub(super) fn prediction(
-        &mut self,
-        side: &Side,
-        outcome: &Outcome,
-    ) -> Result<Prediction, NodeError> {
+    pub(super) fn prediction(&mut self, side: &Side, outcome: &Outcome) -> Prediction {
         let mut prediction = bare(side, outcome);
         let variables = &side.spec.variables;
         prediction.settings = variables.iter().map(|pair| setting(side, outcome, pair)).collect();
-        if self.try_more && variables.len() <= MOST_TRIED {
-            self.take_away(side, &mut prediction)?;
+        if self.try_more && variables.len() > MOST_TRIED {
+            self.notes.push(format!("more than {MOST_TRIED} settings: none was taken away"));
+        } else if self.try_more
+            && let Err(error) = self.take_away(side, &mut prediction)
+        {
+            // What is known already stays.
+            self.notes.push(format!("not every setting was taken away: {error}"));
         }
         let machine = Machine {
             multicast: side.spec.model.figures.multicast && side.spec.topology.switched(),
         };
         disabled::by_machine(&mut prediction, machine);
-        Ok(prediction)
+        prediction
     }
 
     /// Asks once without each setting, and without all of them.
