@@ -68,8 +68,8 @@ pub struct Grid {
 impl Grid {
     /// A grid without rows.
     pub fn new<const N: usize>(columns: [(&str, Width); N]) -> Self {
-        let column = |(title, width): (&str, Width)| Column { title: title.into(), width };
-        Self { indent: 0, columns: columns.into_iter().map(column).collect(), rows: Vec::new() }
+        let columns = columns.into_iter().map(|(title, width)| Column::new(title, width));
+        Self { indent: 0, columns: columns.collect(), rows: Vec::new() }
     }
 }
 
@@ -79,6 +79,13 @@ pub struct Column {
     pub title: String,
     /// What happens where space is short.
     pub width: Width,
+}
+
+impl Column {
+    /// A column.
+    pub fn new(title: &str, width: Width) -> Self {
+        Self { title: title.into(), width }
+    }
 }
 
 /// What happens to a column where space is short.

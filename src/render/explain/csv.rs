@@ -63,12 +63,13 @@ fn asked(side: &str, provenance: &str, prediction: &Prediction) -> [String; 7] {
 
 /// As a shell takes them.
 fn settings(prediction: &Prediction) -> String {
-    let setting = prediction.settings.iter().map(|s| escape(&format!("{}={}", s.name, s.value)));
-    // Nothing that cannot be quoted is left after escaping.
-    setting
-        .map(|s| shlex::try_quote(&s).map_or_else(|_| s.clone(), Into::into))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let setting = prediction.settings.iter().map(|setting| {
+        let value = escape(&setting.value);
+        // Nothing that cannot be quoted is left after escaping.
+        let quoted = shlex::try_quote(&value).unwrap_or_else(|_| (&*value).into());
+        format!("{}={quoted}", escape(&setting.name))
+    });
+    setting.collect::<Vec<_>>().join(" ")
 }
 
 fn nothing() -> [String; 13] {

@@ -27,9 +27,9 @@ pub fn settings<'a>(sides: &[&Prediction]) -> Section<'a> {
         cells.extend(row.map(Cell::from));
         cells.push(Cell::toned(word, tone));
         grid.rows.push(cells);
-        said.extend(setting.messages.iter().map(|message| {
-            Block::lead("  NCCL says: ", Tone::Plain, format!("{}: {message}", setting.name))
-        }));
+        let message =
+            |text: &String| Block::lead("  NCCL says: ", Tone::Plain, message(setting, text));
+        said.extend(setting.messages.iter().map(message));
     }
     if grid.rows.is_empty() {
         return Vec::new();
@@ -39,6 +39,11 @@ pub fn settings<'a>(sides: &[&Prediction]) -> Section<'a> {
         grid.rows.iter_mut().for_each(|row| drop(row.remove(0)));
     }
     std::iter::once(Block::Grid(grid)).chain(said).collect()
+}
+
+/// A message of NCCL with the setting that it is about, where it does not say.
+fn message(setting: &SettingAsked, text: &str) -> String {
+    if text.contains(&setting.name) { text.into() } else { format!("{}: {text}", setting.name) }
 }
 
 /// Each setting with the side that has it; what both have is there once.
@@ -74,7 +79,9 @@ fn effect(effect: SettingEffect) -> (&'static str, Tone) {
 pub fn choices<'a>(prediction: &Prediction) -> Vec<Section<'a>> {
     let groups = prediction.ranges.chunk_by(|a, b| a.collective == b.collective);
     let mut sections: Vec<Section> = groups.map(|g| vec![Block::Grid(ranges(g))]).collect();
-    if let Some(last) = sections.last_mut() {
+    if sections.is_empty() && prediction.failure.is_none() {
+        sections.push(vec![Block::text("NCCL was asked for no collective")]);
+    } else if let Some(last) = sections.last_mut() {
         last.extend(not_told(prediction).map(Block::text));
         last.push(Block::text(between(prediction)));
     }
@@ -89,7 +96,7 @@ fn ranges(ranges: &[PredictedRange]) -> Grid {
         ("channels", Width::Whole),
         ("threads", Width::Whole),
         ("time, us (NCCL's estimate)", Width::Whole),
-        ("busbw, GB/s (by that)", Width::Whole),
+        ("busbw, GB/s", Width::Whole),
     ]);
     grid.rows = ranges.iter().map(|range| row(range).map(Cell::from).into()).collect();
     grid
@@ -114,10 +121,13 @@ fn none() -> String {
     NOT_AVAILABLE.into()
 }
 
+/// Whether a range has no value for something.
+type Lacks = fn(&PredictedRange) -> bool;
+
 /// One sentence on all that is not available, and why.
 fn not_told(prediction: &Prediction) -> Option<String> {
     let ranges = &prediction.ranges;
-    let missing: [(&str, fn(&PredictedRange) -> bool); 5] = [
+    let missing: [(&str, Lacks); 5] = [
         ("algorithm", |r| r.algo.is_none()),
         ("protocol", |r| r.proto.is_none()),
         ("channels", |r| r.channels.is_none()),
@@ -125,7 +135,7 @@ fn not_told(prediction: &Prediction) -> Option<String> {
         ("time", |r| r.time_us.is_none()),
     ];
     let words = missing.iter().filter(|(_, is_none)| ranges.iter().any(is_none));
-    let part = |(word, is_none): &(&str, fn(&PredictedRange) -> bool)| {
+    let part = |(word, is_none): &(&str, Lacks)| {
         let all = ranges.iter().all(is_none);
         format!("{word}{}", if all { "" } else { " (in part)" })
     };

@@ -43,7 +43,8 @@ pub fn numbers(list: &[u32]) -> String {
     runs.map(run).collect::<Vec<_>>().join(", ")
 }
 
-/// A ratio of two times in words, with the larger side's view: above 1 is slower.
+/// Ratios of times in words, for the smallest and the largest size: above 1 is
+/// slower.
 pub fn slower(ratio: [f64; 2]) -> (String, Tone) {
     let [first, last] = ratio.map(factor);
     let text = match (&first, &last) {

@@ -14,6 +14,8 @@ use std::io::{self, Write};
 const GAP: usize = 2;
 /// A longer word is broken where space is short.
 const WORD: usize = 32;
+/// No column is made narrower than this.
+const NARROWEST: usize = 3;
 
 /// Writes the whole result.
 ///
@@ -90,7 +92,9 @@ fn widths(grid: &Grid, width: usize) -> Vec<usize> {
     let needs: Vec<[usize; 2]> = (0..grid.columns.len()).map(|nth| needs(grid, nth)).collect();
     let mut widths: Vec<usize> = needs.iter().map(|[least, _]| *least).collect();
     while widths.iter().sum::<usize>() > space {
-        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > 1) else { break };
+        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROWEST) else {
+            break;
+        };
         *widest -= 1;
     }
     let mut left = space.saturating_sub(widths.iter().sum());

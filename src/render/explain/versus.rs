@@ -9,7 +9,7 @@ use crate::model::{ChoiceDifference, Differences, Explain, FactDifference, Predi
 /// Heading, settings, failures and differences.
 pub fn sections<'a>(result: &Explain, other: &Prediction) -> Vec<Section<'a>> {
     let this = &result.prediction;
-    let title = "Two predictions compared, no GPU took part".into();
+    let title = "Two sides compared: predicted, no GPU took part".into();
     let mut head = vec![Block::Title(title)];
     head.push(Block::lead("this:  ", Tone::Plain, side::asked(this)));
     head.push(Block::lead("other: ", Tone::Plain, side::asked(other)));

@@ -1,14 +1,13 @@
 //! Why NCCL chooses as it does: what its search found, what it expects of each
 //! algorithm, and how data goes between the ranks.
 
-use super::block::{Block, Cell, Grid, Section, Tone, Width};
+use super::block::{Block, Cell, Column, Grid, Section, Tone, Width};
 use super::sizes::{bytes, figure, numbers};
 use crate::model::{CostCell, GraphFound, InForce, Prediction, Reached, TreeShape};
 use crate::render::text::counted;
 
 /// More rings, trees or pairs than these are counted only.
 const SHOWN: usize = 8;
-const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
 
 /// All of it that there is.
 pub fn sections<'a>(prediction: &Prediction) -> Vec<Section<'a>> {
@@ -34,7 +33,7 @@ fn graphs<'a>(graphs: &[GraphFound]) -> Section<'a> {
 
 fn graph_row(graph: &GraphFound) -> [String; 4] {
     if graph.channels == 0 {
-        return [graph.name.clone(), "none".into(), String::new(), String::new()];
+        return [graph.name.clone(), "none found".into(), String::new(), String::new()];
     }
     let [inside, between] = [graph.bw_intra, graph.bw_inter].map(figure);
     let same = graph.bw_intra.total_cmp(&graph.bw_inter).is_eq();
@@ -74,12 +73,13 @@ fn costs<'a>(table: &[CostCell]) -> Vec<Section<'a>> {
 /// A row for each algorithm that is not off everywhere.
 fn cost_grid(cells: &[CostCell]) -> Grid {
     let collective = cells.first().map_or("", |cell| &cell.collective);
-    let [ll, ll128, simple] = PROTOCOLS.map(|name| (name, Width::Whole));
-    let mut grid = Grid::new([(collective, Width::Wraps), ll, ll128, simple]);
-    for algo in algorithms(cells).into_iter().filter(|algo| !is_off(cells, algo)) {
+    let protocols = names(cells, |cell| &cell.proto);
+    let mut grid = Grid::new([(collective, Width::Wraps)]);
+    grid.columns.extend(protocols.iter().map(|name| Column::new(name, Width::Whole)));
+    for algo in names(cells, |cell| &cell.algo).into_iter().filter(|algo| !is_off(cells, algo)) {
         let mut row = vec![Cell::from(algo)];
-        row.extend(PROTOCOLS.map(|proto| {
-            let cell = cells.iter().find(|cell| cell.algo == algo && cell.proto == proto);
+        row.extend(protocols.iter().map(|proto| {
+            let cell = cells.iter().find(|cell| cell.algo == algo && cell.proto == *proto);
             cell.map_or_else(|| Cell::from(""), cost)
         }));
         grid.rows.push(row);
@@ -96,11 +96,11 @@ fn cost(cell: &CostCell) -> Cell {
 }
 
 /// In NCCL's order, each once.
-fn algorithms(cells: &[CostCell]) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for cell in cells {
-        if !names.contains(&&*cell.algo) {
-            names.push(&cell.algo);
+fn names(cells: &[CostCell], name: fn(&CostCell) -> &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for name in cells.iter().map(name) {
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     names
@@ -114,7 +114,7 @@ fn is_off(cells: &[CostCell], algo: &str) -> bool {
 /// that is off without a known reason shows in the grid only.
 fn reasons(cells: &[CostCell]) -> Vec<String> {
     let mut groups: Vec<(Option<&str>, Vec<String>)> = Vec::new();
-    for algo in algorithms(cells) {
+    for algo in names(cells, |cell| &cell.algo) {
         let off: Vec<_> = cells.iter().filter(|cell| cell.algo == algo && !cell.enabled).collect();
         let reason = |cell: &CostCell| cell.disabled_by.clone();
         let one_reason = off.windows(2).all(|pair| reason(pair[0]) == reason(pair[1]));
@@ -228,7 +228,9 @@ fn transports(all: &[Reached]) -> Vec<String> {
 
 fn transport(reached: &Reached, total: usize) -> String {
     let count = reached.pairs.len();
-    let which = if count == total {
+    let which = if count == 0 {
+        "no single pairs".into()
+    } else if count == total {
         format!("all {}", counted(count, "pair"))
     } else {
         let first = reached.pairs.iter().take(SHOWN).map(|[from, to]| format!("{from}->{to}"));
