@@ -2,7 +2,7 @@
 
 use super::escape::escape;
 use super::table::{counts, expected, views};
-use crate::model::EnvCheck;
+use crate::model::{EnvCheck, Finding};
 use std::io::{self, Write};
 
 /// Writes the observations as a table, then findings and reasons.
@@ -31,9 +31,7 @@ pub fn write(result: &EnvCheck, to: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(to)?;
     for finding in &result.findings {
-        let (message, fix) = (cell(&finding.message), cell(&finding.fix));
-        let places = cell(&finding.places.join(", "));
-        writeln!(to, "- **{}**: {message}. Fix: {fix}. At: {places}", finding.code)?;
+        writeln!(to, "{}", item(finding))?;
     }
     for path in &result.paths {
         if let Some(reason) = &path.reason {
@@ -43,8 +41,20 @@ pub fn write(result: &EnvCheck, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "\n{}", counts(result))
 }
 
+/// A finding as an item of a list.
+pub(super) fn item(finding: &Finding) -> String {
+    let mut out = format!("- **{}**: {}.", finding.code, cell(&finding.message));
+    let places = finding.places.join(", ");
+    for (lead, text, end) in [(" Fix: ", &finding.fix, "."), (" At: ", &places, "")] {
+        if !text.is_empty() {
+            out.extend([lead, &cell(text), end]);
+        }
+    }
+    out
+}
+
 /// Text that cannot end a table cell or start markup of its own.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     let mut out = String::new();
     for c in escape(text).chars() {
         if matches!(c, '|' | '`' | '*' | '_' | '<' | '>' | '[' | ']' | '\\') {

@@ -3,9 +3,11 @@
 
 pub mod csv;
 pub mod escape;
+pub mod explain;
 pub mod json;
 pub mod markdown;
 pub mod rows;
 pub mod table;
+pub mod text;
 
 pub use escape::{escape, escape_lines};

@@ -43,7 +43,7 @@ pub fn write<T: Listed>(list: &[T], format: Format, to: &mut dyn Write) -> Resul
         }
         Format::Table if list.is_empty() => writeln!(to, "no {}", T::NOUN)?,
         Format::Table => {
-            let mut table = super::table::borderless();
+            let mut table = super::text::borderless();
             table.add_rows(list.iter().map(escaped));
             for line in table.lines() {
                 writeln!(to, "{}", line.trim())?;

@@ -3,23 +3,13 @@
 //! fits 80 columns.
 
 use super::escape::{escape, value};
+pub use super::text::Look;
+use super::text::{FINDINGS, borderless, counted, paragraph, write_finding};
 use crate::model::{
-    EnvCheck, Family, Finding, Latched, Observation, PathResult, Seen, Severity, Status, Verdict,
+    EnvCheck, Family, Finding, Latched, Observation, PathResult, Seen, Status, Verdict,
 };
-use comfy_table::TableStyle;
 use comfy_table::{Cell, Color, Row, Table};
 use std::io::{self, Write};
-
-/// How the reader sees the text.
-#[derive(Clone, Copy, Debug)]
-pub struct Look {
-    /// A terminal: symbols instead of words, and colour unless NO_COLOR is set.
-    pub terminal: bool,
-    /// Colour.
-    pub colour: bool,
-    /// Columns for running text.
-    pub width: usize,
-}
 
 /// How one view compares with the value that was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,14 +124,6 @@ fn heading(result: &EnvCheck) -> String {
     }
 }
 
-/// Columns that line up, and nothing else: neither lines nor the terminal's
-/// width.
-pub fn borderless() -> Table {
-    let mut table = Table::new();
-    table.load_style(TableStyle::new()).force_no_tty();
-    table
-}
-
 fn write_family(
     result: &EnvCheck,
     family: Family,
@@ -243,22 +225,9 @@ fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::R
     if findings.is_empty() {
         return Ok(());
     }
-    writeln!(to, "Findings (docs/findings.md explains the codes)")?;
+    writeln!(to, "{FINDINGS}")?;
     for finding in findings {
-        let severity = match finding.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-            Severity::Info => "info",
-        };
-        writeln!(to, "{} ({severity})", finding.code)?;
-        let texts = [
-            ("  ", &finding.message),
-            ("  fix: ", &finding.fix),
-            ("  at: ", &finding.places.join(", ")),
-        ];
-        for (lead, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-            paragraph(lead, text, look, to)?;
-        }
+        write_finding(finding, look, to)?;
     }
     writeln!(to)
 }
@@ -277,20 +246,6 @@ fn write_reasons(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Resul
         paragraph(&format!("{status} "), &format!("{}: {reason}", ids.join(", ")), look, to)?;
     }
     if groups.is_empty() { Ok(()) } else { writeln!(to) }
-}
-
-fn paragraph(lead: &str, text: &str, look: Look, to: &mut dyn Write) -> io::Result<()> {
-    // Paths stay whole, so that they can be copied.
-    let options = textwrap::Options::new(look.width)
-        .initial_indent(lead)
-        .subsequent_indent("    ")
-        .word_separator(textwrap::WordSeparator::AsciiSpace)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation)
-        .break_words(false);
-    for line in textwrap::wrap(&escape(text), options) {
-        writeln!(to, "{line}")?;
-    }
-    Ok(())
 }
 
 /// The last line.
@@ -313,11 +268,6 @@ pub fn counts(result: &EnvCheck) -> String {
         status(Status::Failed),
         counted(all.len(), "observation")
     )
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{s}")
 }
 
 /// One observation in words, for the formats without a table.
