@@ -123,9 +123,11 @@ fn library(option: &str, text: &str, choice: &Choice) -> Result<Arc<Found>> {
     Ok(Arc::new(found))
 }
 
-fn render(result: &Explain, format: Format, _look: Look, to: &mut dyn Write) -> Result<()> {
+fn render(result: &Explain, format: Format, look: Look, to: &mut dyn Write) -> Result<()> {
     match format {
+        Format::Table => Ok(render::explain::table::write(result, look, to)?),
         Format::Json => Ok(render::json::write(result, to)?),
-        _ => Err(UsageError("not yet".into()).into()),
+        Format::Csv => render::explain::csv::write(result, to),
+        Format::Markdown => Ok(render::explain::markdown::write(result, to)?),
     }
 }

@@ -192,15 +192,18 @@ fn scopes(side: &Side) -> (Variables, Variables) {
 
 /// What NCCL itself did not do is part of the answer; all else is an error.
 fn refused(error: NodeError) -> Result<Failure, NodeError> {
+    let message = match &error {
+        // The step is told beside it.
+        NodeError::Failed { rank, why, .. } => format!("rank {rank}: {why}"),
+        other => other.to_string(),
+    };
     let crashed = matches!(error, NodeError::Crashed { .. });
-    match &error {
+    match error {
         NodeError::Failed { step, .. }
         | NodeError::Crashed { step, .. }
         | NodeError::Ended { step, .. }
-        | NodeError::TooLate { step, .. } => {
-            Ok(Failure { step: (*step).into(), message: error.to_string(), crashed })
-        }
-        _ => Err(error),
+        | NodeError::TooLate { step, .. } => Ok(Failure { step: step.into(), message, crashed }),
+        error => Err(error),
     }
 }
 

@@ -3,9 +3,9 @@
 
 use super::ask::Outcome;
 use crate::model::{
-    Communicator, CostCell, GraphFound, InForce, Prediction, Reached, RingOrder, TreeShape,
+    Communicator, CostCell, GraphFound, InForce, Pair, Prediction, Reached, RingOrder, TreeShape,
 };
-use crate::nccl::log::{Level, RankLog};
+use crate::nccl::log::{Cost, Level, RankLog};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// NCCL's names for the patterns of its search, by number.
@@ -25,7 +25,7 @@ pub(super) const RING: u32 = 4;
 pub(super) fn fill(prediction: &mut Prediction, outcome: &Outcome) {
     let Some(first) = outcome.ranks.first() else { return };
     prediction.graph = graphs(first);
-    prediction.cost_table = costs(first, outcome.communicator.as_ref());
+    prediction.cost_table = costs(first, outcome);
     prediction.rings = rings(first);
     prediction.trees = trees(&outcome.ranks);
     prediction.transports = transports(&outcome.ranks);
@@ -55,27 +55,33 @@ fn graphs(rank: &RankLog) -> Vec<GraphFound> {
     all
 }
 
-fn costs(rank: &RankLog, communicator: Option<&Communicator>) -> Vec<CostCell> {
-    let in_memory = |algo: &str, proto: &str| {
-        communicator?.all_reduce.iter().find(|p| p.algorithm == algo && p.protocol == proto)
-    };
-    let cell = |cost: &crate::nccl::log::Cost| {
-        // What lies in memory is for all-reduce only.
-        let pair =
-            in_memory(&cost.algorithm, cost.protocol).filter(|_| cost.function == "AllReduce");
-        CostCell {
-            collective: cost.function.clone(),
-            algo: cost.algorithm.clone(),
-            proto: cost.protocol.into(),
-            latency_us: cost.latency.max(0.0),
-            bandwidth: cost.bandwidth,
-            max_threads: cost.max_threads.or(pair.and_then(|pair| pair.max_threads)),
-            enabled: pair.map_or(cost.bandwidth > 0.0, |pair| pair.enabled),
-            disabled_by: None,
-            forced: false,
-        }
-    };
-    rank.costs.iter().map(cell).collect()
+/// The cost table of the collectives that were asked for, one after the other.
+fn costs(rank: &RankLog, outcome: &Outcome) -> Vec<CostCell> {
+    let mut all = Vec::new();
+    for calls in &outcome.calls {
+        let name = calls.collective.name();
+        let cells = rank.costs.iter().filter(|cost| cost.function == name);
+        all.extend(cells.map(|cost| cell(cost, outcome.communicator.as_ref())));
+    }
+    all
+}
+
+fn cell(cost: &Cost, communicator: Option<&Communicator>) -> CostCell {
+    // What lies in memory is for all-reduce only.
+    let pairs = communicator.filter(|_| cost.function == "AllReduce").map(|one| &one.all_reduce);
+    let same = |pair: &&Pair| pair.algorithm == cost.algorithm && pair.protocol == cost.protocol;
+    let pair = pairs.and_then(|pairs| pairs.iter().find(same));
+    CostCell {
+        collective: cost.function.clone(),
+        algo: cost.algorithm.clone(),
+        proto: cost.protocol.into(),
+        latency_us: cost.latency.max(0.0),
+        bandwidth: cost.bandwidth,
+        max_threads: cost.max_threads.or(pair.and_then(|pair| pair.max_threads)),
+        enabled: pair.map_or(cost.bandwidth > 0.0, |pair| pair.enabled),
+        disabled_by: None,
+        forced: false,
+    }
 }
 
 fn rings(rank: &RankLog) -> Vec<RingOrder> {
