@@ -18,7 +18,7 @@ pub fn of(result: &Explain) -> Vec<Section<'_>> {
 }
 
 fn alone(prediction: &Prediction) -> Vec<Section<'_>> {
-    let title = format!("{}: predicted, no GPU took part", side::asked(prediction));
+    let title = format!("{}: predicted, no GPU took part", side::asked_shortly(prediction));
     let mut sections = vec![vec![Block::Title(title)], side::settings(&[prediction])];
     sections.push(prediction.failure.iter().map(|f| findings::failed("failed: ", f)).collect());
     sections.extend(side::choices(prediction));

@@ -3,8 +3,8 @@
 
 use super::block::{Block, Cell, Grid, NOT_AVAILABLE, Section, Tone, Width};
 use super::document;
-use super::sizes::{bytes, figure};
-use crate::model::{Explain, ExplainFinding, Failure, Tried};
+use super::sizes::{bytes, slower};
+use crate::model::{Explain, ExplainFinding, Failure, Prediction, Tried};
 use crate::render::text::FINDINGS;
 
 /// A failure, so that it is seen.
@@ -12,14 +12,22 @@ pub fn failed<'a>(lead: &'static str, failure: &Failure) -> Block<'a> {
     Block::lead(lead, Tone::Bad, document::failure(failure))
 }
 
-/// NCCL's own warnings. What both sides warn of is there once.
+/// NCCL's own warnings. What both sides warn of is there once, and what a
+/// failure says already is not there again.
 pub fn warnings<'a>(result: &Explain) -> Section<'a> {
-    let this = &result.prediction.warnings;
-    let other = result.vs.iter().flat_map(|vs| &vs.warnings);
-    let other: Vec<_> = other.filter(|warning| !this.contains(warning)).collect();
+    let this = &result.prediction;
+    let known = |text: &String| this.warnings.contains(text) || fails_with(this, text);
+    let other = result.vs.iter().flat_map(|vs| {
+        vs.warnings.iter().filter(move |text| !known(text) && !fails_with(vs, text))
+    });
     let warning = |lead, text: &String| Block::lead(lead, Tone::Bad, text);
-    let this = this.iter().map(|text| warning("NCCL warns: ", text));
-    this.chain(other.into_iter().map(|text| warning("NCCL warns, other side: ", text))).collect()
+    let this = this.warnings.iter().filter(|text| !fails_with(this, text));
+    let this = this.map(|text| warning("NCCL warns: ", text));
+    this.chain(other.map(|text| warning("NCCL warns, other side: ", text))).collect()
+}
+
+fn fails_with(side: &Prediction, text: &str) -> bool {
+    side.failure.as_ref().is_some_and(|failure| failure.message.contains(text))
 }
 
 /// All findings, each with what was tried.
@@ -65,12 +73,8 @@ fn tried(all: &[Tried]) -> Grid {
 
 fn tried_row(tried: &Tried) -> Vec<Cell> {
     let none = || NOT_AVAILABLE.to_owned();
-    let (ratio, tone) = match tried.time_ratio {
-        Some(ratio) if ratio < 0.995 => (format!("{}x the time", figure(ratio)), Tone::Good),
-        Some(ratio) if ratio > 1.005 => (format!("{}x the time", figure(ratio)), Tone::Bad),
-        Some(_) => ("the same time".into(), Tone::Plain),
-        None => (none(), Tone::Plain),
-    };
+    let ratio = tried.time_ratio.map(|ratio| slower([ratio; 2]));
+    let (ratio, tone) = ratio.unwrap_or_else(|| (none(), Tone::Plain));
     let via = if tried.via.is_empty() { none() } else { tried.via.join(", ") };
     vec![
         Cell::from(&*tried.settings),

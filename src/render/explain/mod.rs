@@ -13,6 +13,7 @@ mod sizes;
 pub mod table;
 mod versus;
 mod why;
+mod widths;
 
 #[cfg(test)]
 mod samples;

@@ -86,6 +86,7 @@ pub fn rich() -> Explain {
     prediction.failure = Some(Failure {
         step: "enqueue".into(),
         message: "Broadcast of 1 GiB: ncclInvalidUsage".into(),
+        crashed: false,
     });
     prediction.cost_table.extend(cost_table("Broadcast"));
     prediction.ranges.push(PredictedRange {
@@ -139,6 +140,7 @@ pub fn failed() -> Explain {
     prediction.failure = Some(Failure {
         step: "communicator init".into(),
         message: "ncclInvalidUsage (5) on all ranks".into(),
+        crashed: false,
     });
     explain(prediction)
 }
@@ -274,6 +276,7 @@ fn cost_table(collective: &str) -> Vec<CostCell> {
                 max_threads: Some(512),
                 enabled: bw > 0.0,
                 disabled_by: why.map(Into::into),
+                forced: false,
             }
         })
     });

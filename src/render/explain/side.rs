@@ -4,11 +4,22 @@ use super::block::{Block, Cell, Grid, NOT_AVAILABLE, Section, Tone, Width};
 use super::sizes::{bytes_span, figure, span};
 use crate::model::{PredictedRange, Prediction, SettingAsked, SettingEffect};
 
-/// Which library on which machine.
+/// Which library on which machine. The topology as it was given.
 pub fn asked(prediction: &Prediction) -> String {
+    asked_with(prediction, &prediction.node.topology)
+}
+
+/// The same without the folders of the topology's files.
+pub fn asked_shortly(prediction: &Prediction) -> String {
+    let files = prediction.node.topology.split(", ");
+    let name = |file: &'_ str| file.rsplit('/').next().unwrap_or_default().to_owned();
+    asked_with(prediction, &files.map(name).collect::<Vec<_>>().join(", "))
+}
+
+fn asked_with(prediction: &Prediction, topology: &str) -> String {
     let (nccl, node) = (&prediction.nccl, &prediction.node);
     let version = if nccl.version.is_empty() { "of unknown version" } else { &nccl.version };
-    format!("NCCL {version} on {} x {} ({})", node.gpus, node.model, node.topology)
+    format!("NCCL {version} on {} x {} ({topology})", node.gpus, node.model)
 }
 
 /// The settings of one side, or of two that are compared.

@@ -1,21 +1,15 @@
 //! The table for people: what NCCL would choose first, then why, then what to
 //! do. Fits the look's width, except words that are longer than a line.
 
-use super::block::{Block, Cell, Grid, Text, Tone, Width};
+use super::block::{Block, Cell, Grid, Text, Tone};
 use super::document;
+use super::widths::{GAP, widths};
 use crate::model::Explain;
 use crate::render::escape;
 use crate::render::text::{Look, borderless, paragraph, write_finding};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{Attribute, Color, ColumnConstraint, ContentArrangement};
 use std::io::{self, Write};
-
-/// Between columns.
-const GAP: usize = 2;
-/// A longer word is broken where space is short.
-const WORD: usize = 32;
-/// No column is made narrower than this.
-const NARROWEST: usize = 3;
 
 /// Writes the whole result.
 ///
@@ -83,44 +77,4 @@ fn drawn(cell: &Cell) -> comfy_table::Cell {
         Tone::Bad => plain.fg(Color::Red),
         Tone::Quiet => plain.add_attribute(Attribute::Dim),
     }
-}
-
-/// A width for each column. Where not all fit, what wraps gets what is left.
-fn widths(grid: &Grid, width: usize) -> Vec<usize> {
-    let gaps = GAP * grid.columns.len().saturating_sub(1);
-    let space = width.saturating_sub(grid.indent + gaps);
-    let needs: Vec<[usize; 2]> = (0..grid.columns.len()).map(|nth| needs(grid, nth)).collect();
-    let mut widths: Vec<usize> = needs.iter().map(|[least, _]| *least).collect();
-    while widths.iter().sum::<usize>() > space {
-        let Some(widest) = widths.iter_mut().max().filter(|widest| **widest > NARROWEST) else {
-            break;
-        };
-        *widest -= 1;
-    }
-    let mut left = space.saturating_sub(widths.iter().sum());
-    while left > 0 {
-        let mut open: Vec<_> =
-            widths.iter_mut().zip(&needs).filter(|(width, [_, most])| **width < *most).collect();
-        let Some((width, _)) = open.iter_mut().min_by_key(|(width, _)| **width) else { break };
-        **width += 1;
-        left -= 1;
-    }
-    widths
-}
-
-/// The least that a column looks well with, and the most that it can use.
-fn needs(grid: &Grid, nth: usize) -> [usize; 2] {
-    let column = &grid.columns[nth];
-    let title = escape(&column.title);
-    let cells = || grid.rows.iter().filter_map(|row| row.get(nth)).map(|cell| escape(&cell.text));
-    let whole = |text: &str| textwrap::core::display_width(text);
-    let word = |text: &str| text.split(' ').map(whole).max().unwrap_or(0).min(WORD);
-    let least = |text: String| match column.width {
-        Width::Whole => whole(&text),
-        Width::Wraps => word(&text),
-    };
-    [
-        cells().map(least).max().unwrap_or(0).max(word(&title)).max(1),
-        cells().map(|text| whole(&text)).max().unwrap_or(0).max(whole(&title)).max(1),
-    ]
 }

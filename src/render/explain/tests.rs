@@ -75,13 +75,13 @@ fn a_usual_run_shows_the_answer_first_and_why_below() {
     let expected = "\
 NCCL 2.27.7 on 8 x NVIDIA H100 80GB HBM3 (h100x8): predicted, no GPU took part
 
-AllReduce        algo      proto   channels  threads  time, us       busbw, GB/s
+AllReduce        algo      proto   channels  threads  time, us   busbw, GB/s
                                                       (NCCL's
                                                       estimate)
-8 B - 64 KiB     Ring      LL      1-16      512-640  15.0-16.2      <0.01-7.1
-128 KiB - 1 MiB  Ring      LL      24        512-640  18.4-41.6      12.5-44.1
-2 MiB            NVLSTree  Simple  16        512-640  52.0           70.6
-4 MiB - 1 GiB    NVLS      Simple  16        512-640  61.2-4123      120-456
+8 B - 64 KiB     Ring      LL      1-16      512-640  15.0-16.2  <0.01-7.1
+128 KiB - 1 MiB  Ring      LL      24        512-640  18.4-41.6  12.5-44.1
+2 MiB            NVLSTree  Simple  16        512-640  52.0       70.6
+4 MiB - 1 GiB    NVLS      Simple  16        512-640  61.2-4123  120-456
 28 sizes asked for; what NCCL chooses between them was not asked
 
 graph search    channels    GB/s each  paths inside/between machines
@@ -101,9 +101,9 @@ off: PAT
 
 rings       channels 0-23: 0 1 2 3 4 5 6 7
 trees       channels 0-23: 0 > 1 > 2 > 3 > 4 > 5 > 6 > 7
-transports  P2P/CUMEM: all 56 pairs, 384 connections
-after init  24 channels; buffers: LL 512 KiB, LL128 4800 KiB, Simple 4 MiB; at
-            most 32 CTAs
+transports  P2P/CUMEM: all 56 connected pairs, 384 connections
+after init  24 channels, CTAs up to 32
+            buffers: LL 512 KiB, LL128 4800 KiB, Simple 4 MiB
 
 note: network cards of this machine were kept out
 ";
@@ -129,9 +129,9 @@ fn what_a_version_does_not_tell_is_said_once() {
     let expected = "\
 NCCL 2.19.3 on 8 x NVIDIA H100 80GB HBM3 (h100x8): predicted, no GPU took part
 
-AllReduce    algo  proto  channels  threads  time, us (NCCL's        busbw, GB/s
+AllReduce    algo  proto  channels  threads  time, us (NCCL's  busbw, GB/s
                                              estimate)
-8 B - 1 GiB  n/a   n/a    n/a       n/a      n/a                     n/a
+8 B - 1 GiB  n/a   n/a    n/a       n/a      n/a               n/a
 n/a: NCCL 2.19.3 did not tell algorithm, protocol, channels, threads, time
 2 sizes asked for; what NCCL chooses between them was not asked
 
@@ -151,11 +151,11 @@ asked with different: settings, NCCL version
        setting         NCCL understood  effect
 other  NCCL_ALGO=Ring  the same         changes the outcome
 
-AllReduce      this                   other                 other's time (NCCL's
-                                                            estimate)
-8 B - 64 KiB   Ring/LL, 16 channels   Ring/LL, 24 channels  same to 1.9x slower
-4 MiB - 1 GiB  NVLS/Simple, 16        n/a                   n/a
-               channels
+AllReduce      this                      other        other's time
+                                                      (NCCL's estimate)
+8 B - 64 KiB   Ring/LL, 16 channels      Ring/LL, 24  same to 1.9x slower
+                                         channels
+4 MiB - 1 GiB  NVLS/Simple, 16 channels  n/a          n/a
 
 also        this                           other
 ring graph  12 channels, 30 GB/s, NVL/PIX  2 channels, 0.1 GB/s, SYS/SYS
@@ -215,16 +215,16 @@ fn all_that_a_rich_result_has_is_told() {
         "channels 0, 12: 7 6 5 4 3 2 1 0",
         "and 4 more, see --format json",
         "channel 3: 0 (1 (3) (4)) (2 (5) (6) (7))",
-        "10 of 66 pairs (0->10",
+        "10 of 66 connected pairs (0->10",
         "NCCL warns: NET/Plugin",
         "ND0113 cannot-tell (warning)",
-        "0.52x the",
+        "1.9x faster",
         "tried, failed: NCCL_ALGO=NVLS: communicator init: ncclInvalidUsage",
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
     let order =
-        ["failed:", "AllReduce", "graph search", "NCCL warns", "ND0113", "0.52x the", "note:"];
+        ["failed:", "AllReduce", "graph search", "NCCL warns", "ND0113", "1.9x faster", "note:"];
     let places: Vec<_> = order.iter().map(|word| text.find(word)).collect();
     assert!(places.is_sorted(), "{places:?}\n{text}");
 }
@@ -240,6 +240,28 @@ fn eight_gpus_with_a_ring_and_a_tree_for_each_channel_fit_60_lines() {
     let text = shown(&result, PLAIN);
     assert_eq!(text.matches("and 16 more, see --format json").count(), 2);
     assert!(text.lines().count() <= 60, "{text}");
+}
+
+#[test]
+fn a_forced_pair_is_marked_and_a_failure_is_not_repeated_as_a_warning() {
+    let mut result = samples::rich();
+    result.prediction.cost_table[1].forced = true;
+    result.prediction.warnings.push("ncclInvalidUsage".into());
+    let text = shown(&result, PLAIN);
+    assert!(text.contains("Tree       6.8 / 87.7   14.0 / 220.8 forced  56.0 / 240.0"), "{text}");
+    assert!(!text.contains("NCCL warns: ncclInvalidUsage"), "{text}");
+}
+
+#[test]
+fn folders_of_a_topology_are_shown_only_where_they_tell_sides_apart() {
+    let mut result = samples::compared();
+    result.prediction.node.topology = "/a/b/topo.xml".into();
+    let mut other = result.vs.take();
+    assert!(shown(&result, PLAIN).contains("HBM3 (topo.xml): predicted"));
+    other.iter_mut().for_each(|other| other.node.topology = "/a/c/topo.xml".into());
+    result.vs = other;
+    let text = shown(&result, PLAIN);
+    assert!(text.contains("(/a/b/topo.xml)") && text.contains("(/a/c/topo.xml)"), "{text}");
 }
 
 #[test]

@@ -11,8 +11,10 @@ pub fn sections<'a>(result: &Explain, other: &Prediction) -> Vec<Section<'a>> {
     let this = &result.prediction;
     let title = "Two sides compared: predicted, no GPU took part".into();
     let mut head = vec![Block::Title(title)];
-    head.push(Block::lead("this:  ", Tone::Plain, side::asked(this)));
-    head.push(Block::lead("other: ", Tone::Plain, side::asked(other)));
+    let same = this.node.topology == other.node.topology;
+    let asked = if same { side::asked_shortly } else { side::asked };
+    head.push(Block::lead("this:  ", Tone::Plain, asked(this)));
+    head.push(Block::lead("other: ", Tone::Plain, asked(other)));
     head.push(Block::text(asked_differently(this, other)));
     let mut failed = Vec::new();
     failed.extend(this.failure.iter().map(|f| findings::failed("failed on this side: ", f)));

@@ -91,8 +91,12 @@ fn cost(cell: &CostCell) -> Cell {
     if !cell.enabled {
         return Cell::toned("off", Tone::Quiet);
     }
-    // One decimal, as in NCCL's log, so that figures can be found there.
-    format!("{:.1} / {:.1}", cell.latency_us, cell.bandwidth).into()
+    // One decimal, as in NCCL's log, so that figures can be found there; but
+    // what is not 0 does not become 0.
+    let low = cell.bandwidth > 0.0 && cell.bandwidth < 0.95;
+    let bw = if low { figure(cell.bandwidth) } else { format!("{:.1}", cell.bandwidth) };
+    let text = format!("{:.1} / {bw}", cell.latency_us);
+    if cell.forced { Cell::toned(text + " forced", Tone::Bad) } else { text.into() }
 }
 
 /// In NCCL's order, each once.
@@ -162,7 +166,7 @@ fn ways<'a>(prediction: &Prediction) -> Section<'a> {
         ("rings", cut(rings.collect())),
         ("trees", cut(trees.collect())),
         ("transports", transports(&prediction.transports)),
-        ("after init", prediction.communicator.iter().map(in_force).collect()),
+        ("after init", prediction.communicator.iter().flat_map(in_force).collect()),
     ] {
         for (nth, line) in lines.into_iter().enumerate() {
             grid.rows.push(vec![if nth == 0 { what } else { "" }.into(), line.into()]);
@@ -231,24 +235,30 @@ fn transport(reached: &Reached, total: usize) -> String {
     let which = if count == 0 {
         "no single pairs".into()
     } else if count == total {
-        format!("all {}", counted(count, "pair"))
+        format!("all {}", counted(count, "connected pair"))
     } else {
         let first = reached.pairs.iter().take(SHOWN).map(|[from, to]| format!("{from}->{to}"));
         let more = if count > SHOWN { " ..." } else { "" };
         let list = first.collect::<Vec<_>>().join(" ");
-        format!("{count} of {} ({list}{more})", counted(total, "pair"))
+        format!("{count} of {} ({list}{more})", counted(total, "connected pair"))
     };
     format!("{}: {which}, {}", reached.via, counted(reached.connections, "connection"))
 }
 
-fn in_force(held: &InForce) -> String {
+fn in_force(held: &InForce) -> Vec<String> {
     let mut parts = Vec::new();
     parts.extend(held.channels.map(|n| counted(n as usize, "channel")));
-    parts.extend(held.buffers.map(|[ll, ll128, simple]| {
+    parts.extend(match (held.min_ctas, held.max_ctas) {
+        (Some(min), Some(max)) => Some(format!("{min}-{max} CTAs")),
+        (Some(min), None) => Some(format!("CTAs from {min}")),
+        (None, Some(max)) => Some(format!("CTAs up to {max}")),
+        (None, None) => None,
+    });
+    let mut lines = Vec::new();
+    lines.extend((!parts.is_empty()).then(|| parts.join(", ")));
+    lines.extend(held.buffers.map(|[ll, ll128, simple]| {
         let [ll, ll128, simple] = [ll, ll128, simple].map(bytes);
         format!("buffers: LL {ll}, LL128 {ll128}, Simple {simple}")
     }));
-    parts.extend(held.min_ctas.map(|n| format!("at least {n} CTAs")));
-    parts.extend(held.max_ctas.map(|n| format!("at most {n} CTAs")));
-    if parts.is_empty() { "not available".into() } else { parts.join("; ") }
+    if lines.is_empty() { vec!["not available".into()] } else { lines }
 }
