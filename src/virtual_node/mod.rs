@@ -10,6 +10,7 @@ mod process;
 pub mod runtime;
 pub mod topology;
 pub mod worker;
+mod xml;
 
 /// The runtime as a shared object, for processes that are not ours: see
 /// `probes/vruntime.rs` for its two functions.
