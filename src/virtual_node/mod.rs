@@ -4,6 +4,7 @@
 //! describes machines and runs ranks. Explaining the outcome is not done here.
 
 pub mod describe;
+pub mod machine;
 pub mod models;
 pub mod node;
 mod process;

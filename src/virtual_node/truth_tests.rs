@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// The cached wheel `name`, such as `2.32.3-cu12`.
-fn library(name: &str) -> Option<Entry> {
+pub(super) fn library(name: &str) -> Option<Entry> {
     let found = testing::libraries().into_iter().find(|entry| {
         entry.path.parent().and_then(|p| p.file_name()).is_some_and(|folder| folder == name)
     });
