@@ -8,11 +8,15 @@ use crate::cli::{Explain as Arguments, Format};
 use crate::exit::{Exit, UsageError};
 use crate::model::Explain;
 use crate::nccl::find::{Choice, Found, resolve};
+use crate::render::rows::{self, Listed};
 use crate::render::{self, table::Look};
 use crate::virtual_node::explain::{self, Question, Side};
+use crate::virtual_node::machine::presets;
+use crate::virtual_node::models::Model;
 use crate::virtual_node::node::{NodeSpec, steers_the_log};
 use crate::virtual_node::topology::Topology;
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::num::NonZero;
@@ -26,6 +30,9 @@ use std::sync::atomic::AtomicBool;
 /// # Errors
 /// Wrong usage, no usable library or topology, or no virtual node.
 pub fn run(arguments: Arguments) -> Result<ExitCode> {
+    if arguments.list {
+        return list(&arguments);
+    }
     let asked = Asked::parse(&arguments)?;
     let to = Destination::open(&arguments.output)?;
     let question = question(&arguments, &asked)?;
@@ -38,6 +45,38 @@ pub fn run(arguments: Arguments) -> Result<ExitCode> {
         () if asked.fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),
         () => Exit::Ran.into(),
     })
+}
+
+/// One line of `--list`.
+#[derive(Serialize)]
+struct Named {
+    kind: &'static str,
+    name: String,
+    about: String,
+}
+
+impl Listed for Named {
+    const SCHEMA: &'static str = "nccldiag/machines/1";
+    const NOUN: &'static str = "presets";
+    const COLUMNS: &'static [&'static str] = &["kind", "name", "about"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![self.kind.into(), self.name.clone(), self.about.clone()]
+    }
+}
+
+fn list(arguments: &Arguments) -> Result<ExitCode> {
+    let topology = |preset: &presets::Preset| Named {
+        kind: "topology",
+        name: preset.name.into(),
+        about: preset.about.into(),
+    };
+    let gpu = |model: Model| Named { kind: "gpu", name: model.key, about: model.name };
+    let all: Vec<Named> =
+        presets::all().iter().map(topology).chain(Model::all().map(gpu)).collect();
+    let to = Destination::open(&arguments.output)?;
+    to.write(|to, _| rows::write(&all, arguments.output.format, to))?;
+    Ok(Exit::Ran.into())
 }
 
 fn question(arguments: &Arguments, asked: &Asked) -> Result<Question> {
@@ -88,8 +127,9 @@ fn side(
     library: &Arc<Found>,
     variables: Vec<(OsString, OsString)>,
 ) -> Result<Side> {
-    let topology = Topology::open(Path::new(&machine.parts[0]))?;
-    let model = topology.model(machine.gpu.as_deref())?;
+    let (topology, model) =
+        Topology::named(machine.parts, machine.gpu.as_deref()).with_context(|| machine.option)?;
+    let mut notes = topology.notes.clone();
     let mut spec = NodeSpec::new(library.path.clone(), topology, model)
         .context("find this program's own file")?;
     if let Some(gpus) = arguments.gpus.map(NonZero::get) {
@@ -106,8 +146,10 @@ fn side(
     spec.host_network = arguments.host_network;
     spec.limit = asked.limit;
     let left_out = spec.overridden().into_iter().map(OsStr::to_string_lossy);
-    let notes = left_out.map(|name| format!("{name} is left out: NCCL's log is read here"));
-    let notes = notes.collect();
+    notes.extend(left_out.map(|name| format!("{name} is left out: NCCL's log is read here")));
+    if spec.ranks == 1 {
+        notes.push("one GPU alone: NCCL copies, and there is nothing to choose".into());
+    }
     spec.variables.retain(|(name, _)| !steers_the_log(name));
     Ok(Side { spec, library: Arc::clone(library), notes })
 }

@@ -7,6 +7,7 @@ mod conf;
 pub mod describe;
 mod error;
 pub mod explain;
+pub mod machine;
 pub mod models;
 pub mod node;
 mod process;
@@ -14,6 +15,7 @@ pub mod runtime;
 mod talk;
 pub mod topology;
 pub mod worker;
+mod xml;
 
 /// The runtime as a shared object, for processes that are not ours: see
 /// `probes/vruntime.rs` for its two functions.

@@ -18,6 +18,10 @@ pub struct Model {
     /// NVLinks on the board, for topologies that do not list them. Such boards
     /// are taken to be connected by NVSwitches.
     pub links: u32,
+    /// The most NVLinks that a bridge between two such cards has.
+    pub bridge: u32,
+    /// PCI Express generation of the card.
+    pub pcie: u32,
     /// What NCCL can ask for. `multicast` says that the GPU could.
     pub figures: Figures,
     /// Where the figures come from.
@@ -72,6 +76,9 @@ struct Row {
     /// MiB.
     memory: u64,
     links: u32,
+    /// NVLinks of a bridge; PCIe generation.
+    bridge: u32,
+    pcie: u32,
     peer: bool,
     multicast: bool,
     source: &'static str,
@@ -93,6 +100,8 @@ const ROWS: [Row; 8] = [
         cache: 50,
         memory: 81_089,
         links: 18,
+        bridge: 0,
+        pcie: 5,
         peer: true,
         multicast: true,
         source: "NVIDIA H100 Tensor Core GPU data sheet and architecture white paper (SXM5)",
@@ -109,6 +118,8 @@ const ROWS: [Row; 8] = [
         cache: 60,
         memory: 143_156,
         links: 18,
+        bridge: 0,
+        pcie: 5,
         peer: true,
         multicast: true,
         source: "NVIDIA H200 Tensor Core GPU data sheet (SXM)",
@@ -125,6 +136,8 @@ const ROWS: [Row; 8] = [
         cache: 126,
         memory: 182_629,
         links: 18,
+        bridge: 0,
+        pcie: 5,
         peer: true,
         multicast: true,
         source: "NVIDIA HGX B200 data sheet",
@@ -141,6 +154,8 @@ const ROWS: [Row; 8] = [
         cache: 40,
         memory: 81_251,
         links: 12,
+        bridge: 0,
+        pcie: 4,
         peer: true,
         multicast: false,
         source: "NVIDIA A100 Tensor Core GPU data sheet and architecture white paper (SXM4)",
@@ -157,6 +172,8 @@ const ROWS: [Row; 8] = [
         cache: 40,
         memory: 81_251,
         links: 0,
+        bridge: 12,
+        pcie: 4,
         peer: true,
         multicast: false,
         source: "NVIDIA A100 80GB PCIe product brief",
@@ -173,6 +190,8 @@ const ROWS: [Row; 8] = [
         cache: 128,
         memory: 97_251,
         links: 0,
+        bridge: 0,
+        pcie: 5,
         peer: true,
         multicast: false,
         source: "NVIDIA RTX PRO 6000 Blackwell Server Edition data sheet",
@@ -189,6 +208,8 @@ const ROWS: [Row; 8] = [
         cache: 72,
         memory: 24_217,
         links: 0,
+        bridge: 0,
+        pcie: 4,
         // The driver offers no peer access between GeForce cards of this
         // generation.
         peer: false,
@@ -207,6 +228,8 @@ const ROWS: [Row; 8] = [
         cache: 72,
         memory: 24_217,
         links: 0,
+        bridge: 0,
+        pcie: 4,
         peer: true,
         multicast: false,
         source: "as rtx4090, with a kernel module that allows peer access",
@@ -220,6 +243,8 @@ impl From<&Row> for Model {
             name: row.name.into(),
             devices: row.devices.to_vec(),
             links: row.links,
+            bridge: row.bridge,
+            pcie: row.pcie,
             figures: Figures {
                 major: row.capability.0,
                 minor: row.capability.1,
@@ -276,6 +301,26 @@ impl Model {
         by_id.filter(fits).or_else(|| sm.and_then(|_| Self::all().find(fits)))
     }
 
+    /// The model of this PCI device id, or else of this name, as `nvidia-smi`
+    /// writes it: older versions cut it and end it with `...`.
+    pub fn of_card(device: Option<u16>, name: Option<&str>) -> Option<Self> {
+        let by_id = Self::all().find(|model| device.is_some_and(|id| model.devices.contains(&id)));
+        by_id.or_else(|| Self::all().find(|model| name.is_some_and(|name| model.is_called(name))))
+    }
+
+    fn is_called(&self, name: &str) -> bool {
+        let bare = |name: &str| {
+            let name = name.trim().to_ascii_lowercase();
+            name.strip_prefix("nvidia ").unwrap_or(&name).to_owned()
+        };
+        let own = bare(&self.name);
+        match name.trim().strip_suffix("...") {
+            // "NVIDIA A100-SXM..." is enough, "NVIDIA A..." is not.
+            Some(cut) => bare(cut).len() >= 6 && own.starts_with(&bare(cut)),
+            None => own == bare(name),
+        }
+    }
+
     /// Reads a user's model: lines `name = value`, where `#` begins a comment.
     /// `like` names a known model whose figures hold where none are given.
     ///
@@ -309,7 +354,8 @@ impl Model {
             "like" => {
                 let row = ROWS.iter().find(|row| row.key == value);
                 let like = Self::from(row.ok_or_else(|| format!("no model {value:?}"))?);
-                (self.figures, self.links, self.name) = (like.figures, like.links, like.name);
+                (self.figures, self.name) = (like.figures, like.name);
+                (self.links, self.bridge, self.pcie) = (like.links, like.bridge, like.pcie);
             }
             "name" => self.name = value.replace(['\n', '\0'], " "),
             "compute_capability" => {
@@ -326,6 +372,8 @@ impl Model {
             "l2_cache_mib" => f.cache = number(value, 1 << 20)?,
             "memory_mib" => f.memory = number::<u64>(value, 1 << 20)?,
             "nvlinks" => self.links = number(value, 1)?,
+            "nvlink_bridge" => self.bridge = number(value, 1)?,
+            "pcie_generation" => self.pcie = generation(value)?,
             "peer_access" => f.peer = yes(value)?,
             "multicast" => f.multicast = yes(value)?,
             "source" => value.clone_into(&mut self.source),
@@ -350,6 +398,8 @@ impl Model {
             ("l2_cache_mib", i64::from(f.cache >> 20)),
             ("memory_mib", (f.memory >> 20).cast_signed()),
             ("nvlinks", i64::from(self.links)),
+            ("nvlink_bridge", i64::from(self.bridge)),
+            ("pcie_generation", i64::from(self.pcie)),
         ] {
             let _ = writeln!(text, "{name} = {value}");
         }
@@ -364,6 +414,14 @@ fn number<T: TryFrom<u64>>(text: &str, unit: u64) -> Result<T, String> {
     value
         .and_then(|value| T::try_from(value).ok())
         .ok_or_else(|| format!("{text:?} is no number in range"))
+}
+
+/// A generation that NCCL knows the speed of.
+fn generation(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|generation| (1..=6).contains(generation))
+        .ok_or_else(|| format!("{text:?} is no PCI Express generation from 1 to 6"))
 }
 
 fn yes(text: &str) -> Result<bool, String> {
@@ -391,13 +449,32 @@ mod tests {
     fn bad_lines_are_named() {
         let folder = tempfile::tempdir().expect("temp folder");
         let path = folder.path().join("mine.toml");
-        for line in ["clock_mhz = -3", "like = \"x\"", "what = 1", "lonely", "peer_access = 7"] {
+        for line in [
+            "clock_mhz = -3",
+            "like = \"x\"",
+            "what = 1",
+            "lonely",
+            "peer_access = 7",
+            "pcie_generation = 9",
+        ] {
             std::fs::write(&path, format!("# mine\nlike = \"h100\"\n{line}\n")).expect("space");
             let error = Model::from_file(&path).expect_err("a bad line").to_string();
             assert!(error.contains("line 3"), "{error}");
         }
         let unknown = Model::named("h1000").expect_err("no such model").to_string();
         assert!(unknown.contains("rtxpro6000"), "{unknown}");
+    }
+
+    #[test]
+    fn cards_are_known_by_their_id_and_by_their_name() {
+        let key = |device, name| Model::of_card(device, name).map(|model| model.key);
+        assert_eq!(key(Some(0x2330), Some("NVIDIA H200")).as_deref(), Some("h100"));
+        assert_eq!(key(Some(1), Some("NVIDIA H200")).as_deref(), Some("h200"));
+        assert_eq!(key(None, Some("A100-SXM4-80GB")).as_deref(), Some("a100"));
+        assert_eq!(key(None, Some("NVIDIA RTX PRO 6000...")).as_deref(), Some("rtxpro6000"));
+        assert_eq!(key(None, Some("NVIDIA A...")), None);
+        assert_eq!(key(None, Some("Tesla T4")), None);
+        assert_eq!(key(None, None), None);
     }
 
     #[test]

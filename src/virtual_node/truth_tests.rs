@@ -236,7 +236,7 @@ fn a_damaged_bridge_costs_channels() {
     let Some(library) = library("2.27.7-cu12") else { return };
     let Some(mut spec) = spec(&library, "a100x2-pcie.xml", &[]) else { return };
     let text = spec.topology.text.replacen("count=\"12\"", "count=\"1\"", 1);
-    spec.topology = super::topology::Topology::parse(text, &spec.topology.origin).expect("valid");
+    spec.topology = super::topology::Topology::parse(&text, &spec.topology.origin).expect("valid");
     let mut node = Node::start(&spec).expect("a node");
     node.init().expect("a communicator");
     let log = node.logs().swap_remove(0);

@@ -106,7 +106,7 @@ impl Change {
             }
             Self::FasterCpus => {
                 let text = with_cpus(&side.spec.topology.text, &FASTER)?;
-                changed.spec.topology = Topology::parse(text, &side.spec.topology.origin).ok()?;
+                changed.spec.topology = Topology::parse(&text, &side.spec.topology.origin).ok()?;
                 let words = FASTER.map(|(name, value)| format!("{name}=\"{value}\"")).join(" ");
                 Some((changed, format!("NCCL_TOPO_FILE with all CPUs as {words}")))
             }
