@@ -3,8 +3,8 @@
 
 use super::block::{Grid, Width};
 use crate::render::escape;
-use textwrap::WrapAlgorithm;
 use textwrap::core::display_width;
+use textwrap::{WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Between columns.
 pub const GAP: usize = 2;
@@ -61,7 +61,11 @@ impl Texts {
     /// The lines of each text, for each width from `from` on that is of use.
     fn heights(&self, from: usize, more: usize) -> Heights {
         let lines = |width| {
-            let options = textwrap::Options::new(width).wrap_algorithm(WrapAlgorithm::FirstFit);
+            // As the table wraps: at spaces only.
+            let options = textwrap::Options::new(width)
+                .wrap_algorithm(WrapAlgorithm::FirstFit)
+                .word_separator(WordSeparator::AsciiSpace)
+                .word_splitter(WordSplitter::NoHyphenation);
             self.texts.iter().map(|text| textwrap::wrap(text, &options).len()).collect()
         };
         (from..=self.most.clamp(from, from + more)).map(lines).collect()
@@ -84,19 +88,15 @@ fn share(heights: &[Heights], mut left: usize) -> Vec<usize> {
 
 /// Which column should get how much next.
 fn best(heights: &[Heights], given: &[usize], left: usize) -> Option<(usize, usize)> {
-    let mut best: Option<(usize, usize, [usize; 2])> = None;
+    let mut best: Option<(usize, usize, usize)> = None;
     for (nth, column) in heights.iter().enumerate() {
         let now = lines(heights, given, nth);
         for more in 1..=left.min(column.len() - 1 - given[nth]) {
             let mut then = given.to_vec();
             then[nth] += more;
-            let then = lines(heights, &then, nth);
-            let saved = [now[0].saturating_sub(then[0]), now[1].saturating_sub(then[1])];
-            // By what it costs; lines of the whole grid come first.
-            let better = |(_, cost, other): (usize, usize, [usize; 2])| {
-                saved.map(|lines| lines * cost) > other.map(|lines| lines * more)
-            };
-            if saved != [0, 0] && best.is_none_or(better) {
+            let saved = now.saturating_sub(lines(heights, &then, nth));
+            let better = |(_, cost, other): (usize, usize, usize)| saved * cost > other * more;
+            if saved > 0 && best.is_none_or(better) {
                 best = Some((nth, more, saved));
             }
         }
@@ -104,11 +104,12 @@ fn best(heights: &[Heights], given: &[usize], left: usize) -> Option<(usize, usi
     best.map(|(nth, more, _)| (nth, more))
 }
 
-/// The lines of all rows, and those that one column would take alone.
-fn lines(heights: &[Heights], given: &[usize], nth: usize) -> [usize; 2] {
+/// The lines of all rows, and those that one column would take alone: two
+/// columns may have to grow before a row has fewer lines.
+fn lines(heights: &[Heights], given: &[usize], nth: usize) -> usize {
     let column = |nth: usize| &heights[nth][given[nth]];
     let highest = |row: usize| (0..heights.len()).map(|nth| column(nth)[row]).max().unwrap_or(0);
-    [(0..column(nth).len()).map(highest).sum(), column(nth).iter().sum()]
+    (0..column(nth).len()).map(|row| highest(row) + column(nth)[row]).sum()
 }
 
 #[cfg(test)]
