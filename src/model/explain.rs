@@ -121,6 +121,8 @@ pub enum SettingEffect {
     Unknown,
     /// NCCL did not accept the value.
     Refused,
+    /// NCCL took the value, and its ranks end in a crash.
+    Crashes,
     /// It was not asked again.
     NotTried,
 }

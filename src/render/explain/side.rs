@@ -82,6 +82,7 @@ fn effect(effect: SettingEffect) -> (&'static str, Tone) {
         SettingEffect::NotRead => ("not read", Tone::Bad),
         SettingEffect::Unknown => ("unknown to this NCCL", Tone::Bad),
         SettingEffect::Refused => ("refused", Tone::Bad),
+        SettingEffect::Crashes => ("NCCL crashes with it", Tone::Bad),
         SettingEffect::NotTried => ("not tried again", Tone::Plain),
     }
 }

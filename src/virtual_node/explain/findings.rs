@@ -37,7 +37,7 @@ fn failed(prediction: &Prediction) -> Option<Finding> {
     let refused: Vec<String> = prediction
         .settings
         .iter()
-        .filter(|setting| setting.effect == SettingEffect::Refused)
+        .filter(|s| matches!(s.effect, SettingEffect::Refused | SettingEffect::Crashes))
         .map(|setting| format!("{}={}", setting.name, setting.value))
         .collect();
     let fix = match refused.is_empty() {
@@ -174,7 +174,10 @@ fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
                 "leave it out, or ask with --sizes, --collective or more GPUs where it counts";
             Some(finding(Code::NoEffect, message, fix, places))
         }
-        SettingEffect::Changes | SettingEffect::Refused | SettingEffect::NotTried => None,
+        SettingEffect::Changes
+        | SettingEffect::Refused
+        | SettingEffect::Crashes
+        | SettingEffect::NotTried => None,
     }
 }
 

@@ -148,6 +148,7 @@ fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
     let setting = &with.settings[at];
     let unknown = setting.effect == SettingEffect::Unknown;
     match () {
+        () if crashed(with) && !crashed(without) => SettingEffect::Crashes,
         () if with.failure.is_some() && without.failure.is_none() => SettingEffect::Refused,
         () if !same_outcome(with, without) => SettingEffect::Changes,
         () if unknown => SettingEffect::Unknown,
@@ -159,8 +160,14 @@ fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
     }
 }
 
+fn crashed(side: &Prediction) -> bool {
+    side.failure.as_ref().is_some_and(|failure| failure.crashed)
+}
+
 /// Everything that is shown is the same.
 pub(super) fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
+    // Which rank tells of a failure first is chance.
+    let failed = |all: &Prediction| all.failure.clone().map(|f| (f.step, f.crashed));
     let table = |all: &Prediction| -> Vec<(String, String, String, u64, u64, bool)> {
         let one = |c: &crate::model::CostCell| {
             let (latency, bandwidth) = (c.latency_us.to_bits(), c.bandwidth.to_bits());
@@ -174,7 +181,7 @@ pub(super) fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
         && a.trees == b.trees
         && a.transports == b.transports
         && a.communicator == b.communicator
-        && a.failure == b.failure
+        && failed(a) == failed(b)
         && table(a) == table(b)
 }
 
