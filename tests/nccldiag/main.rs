@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod custom;
+mod explain;
 mod harness;
 mod latched;
 mod libraries;
