@@ -1,6 +1,7 @@
 //! Reads what `lscpu` prints in English: the processor, as NCCL would name it,
 //! and which CPUs belong to which NUMA node.
 
+use super::quoted;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Linux knows up to 8192 CPUs.
@@ -130,7 +131,10 @@ fn arch(name: &str) -> Result<String, String> {
         "x86_64" => "x86_64",
         "aarch64" => "arm64",
         "ppc64le" | "ppc64" => "ppc64",
-        other => return Err(format!("lscpu names the architecture {other:?}, unknown to NCCL")),
+        other => {
+            let other = quoted(other);
+            return Err(format!("lscpu names the architecture {other}, unknown to NCCL"));
+        }
     }
     .into())
 }
@@ -140,7 +144,7 @@ fn arch(name: &str) -> Result<String, String> {
 /// # Errors
 /// What is no such list, as a sentence.
 pub fn cpus(list: &str) -> Result<BTreeSet<u32>, String> {
-    let bad = || format!("{list:?} is no list of CPUs");
+    let bad = || format!("{} is no list of CPUs", quoted(list));
     let (mut all, mut listed) = (BTreeSet::new(), 0);
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
