@@ -80,7 +80,7 @@ impl Topology {
         let device = self.gpus[0].device; // `parse` refuses a text without GPUs
         let own = Model::of_card(device, None).filter(|own| own.sm() == model.sm());
         match (own, device) {
-            (Some(own), _) if own.key != model.key && own.devices != model.devices => {
+            (Some(own), _) if own.name != model.name => {
                 self.notes.push(differs(&model, &own.name));
             }
             (None, Some(id)) => self.notes.push(format!(
@@ -88,7 +88,7 @@ impl Topology {
                 model.sm(),
                 model.key
             )),
-            (None, None) => self.notes.push(format!(
+            (None, None) if gpu.is_none() => self.notes.push(format!(
                 "the topology does not name its GPU model; figures of {} are used",
                 model.key
             )),
