@@ -112,6 +112,9 @@ fn hostile_texts_are_refused() {
     {
         assert!(parse(broken).is_err(), "{broken}");
     }
+    for odd in ["<a<?b/>", "<a b=\"<?\"/>", "<a!/>", "<a b<c=\"1\"/>", "<a b='\"'/>"] {
+        assert!(parse(&system(&(odd.to_owned() + &gpu("0000:1b:00.0", "")))).is_err(), "{odd}");
+    }
     let dev = gpu("0000:1b:00.0", "") + &gpu("0000:2b:00.0", "");
     assert!(refused(&system(&dev)).contains("same dev"));
 }
@@ -143,5 +146,58 @@ proptest! {
         )
     ) {
         let _ = parse(&words.concat());
+    }
+}
+
+/// NCCL's parser stops at a tab, a declaration and text, and some of its versions
+/// at comments; a single quote within double ones is no problem.
+#[test]
+fn nccl_gets_a_text_that_it_can_read() {
+    let plain = parse(&system(&gpu("0000:1b:00.0", ""))).expect("valid");
+    let odd = system(&gpu("0000:1b:00.0", ""))
+        .replace("<cpu numaid=\"0\">", "<!-- one\n\tnode -->\n\t<cpu\n\tnumaid = '0' >")
+        .replace(" dev=", "\r\n\t dev=");
+    let odd = parse(&format!("\u{feff}<?xml version=\"1.0\"?>\n{odd}\n")).expect("valid");
+    assert_eq!(odd.text, plain.text);
+    assert_eq!(odd.gpus, plain.gpus);
+}
+
+#[test]
+fn what_nccl_would_misread_is_refused() {
+    let one = gpu("0000:1b:00.0", "");
+    for (text, part) in [
+        (format!("<system>{one}</system>"), "version"),
+        (format!("<system version=\"2\"><cpu>{one}</cpu></system>"), "version=\"2\""),
+        (format!("<system version=\"1\">{one}</system>"), "neither in a <cpu>"),
+        (system(&format!("<box>{one}</box>")), "neither in a <cpu>"),
+        (system(&format!("<cpu numaid=\"1\">{one}</cpu>")), "not directly in <system>"),
+        (system(&one.replace("<gpu", "<pci busid=\"0000:1c:00.0\" class=\"0x03\"/><gpu")), "below"),
+        (system(&one.replace("class=\"0x030200\"", "")), "display class"),
+        (system(&(one.clone() + "<pci busid=\"0000:1c:00.0\"/>")), "no class"),
+        (system(&format!("text{one}")), "text between"),
+        (system(&one.replace("sm=\"90\"", "sm=\"-90\"")), "sm=\"-90\""),
+        (system(&one.replace("sm=\"90\"", "sm=\"99999999999\"")), "no number"),
+        (system(&one).replace("numaid=\"0\"", "numaid=\"x\""), "numaid=\"x\""),
+        (system(&one).replace("</system>", "<cpu numaid=\"0\"/></system>"), "twice"),
+        (
+            system(&one)
+                .replace("numaid=\"0\"", "numaid=\"0\" host_hash=\"0x1\"")
+                .replace("</system>", "<cpu numaid=\"1\" host_hash=\"0x2\"/></system>"),
+            "several machines",
+        ),
+        (system(&(one.clone() + &"<x/>".repeat(700))), "elements inside"),
+        (system(&one.repeat(2)).replacen("1b", "1c", 1), "same dev"),
+    ] {
+        let why = refused(&text);
+        assert!(why.contains(part), "{part}: {why}");
+    }
+}
+
+#[test]
+fn what_nccl_fills_in_by_itself_is_noted() {
+    let link = "<nvlink target=\"0000:99:00.0\" count=\"4\" tclass=\"0x030200\"/>";
+    let notes = parse(&system(&gpu("0000:1b:00.0", link))).expect("valid").notes.join("\n");
+    for part in ["1 addresses", "takes this machine's", "link_speed"] {
+        assert!(notes.contains(part), "{part}: {notes}");
     }
 }

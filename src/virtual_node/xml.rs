@@ -103,6 +103,7 @@ impl Reader {
         self.count()?;
         let attributes = Attributes::read(start)?;
         let name = start.name().as_ref().to_vec();
+        check_name(&name)?;
         let parent = self.path.last().map(|element| element.name.as_slice());
         let mut element = Element { name, children: 0, gpu: None, told: false };
         match (element.name.as_slice(), parent) {
@@ -327,9 +328,10 @@ impl Attributes {
             if value.contains(&b'&') {
                 return Err("an attribute has an entity, which NCCL does not replace".into());
             }
-            if value.iter().any(|byte| *byte == b'"' || byte.is_ascii_control()) {
-                return Err("an attribute has a quotation mark or a control character".into());
+            if value.iter().any(|byte| b"\"<".contains(byte) || byte.is_ascii_control()) {
+                return Err("an attribute has a quotation mark, < or a control character".into());
             }
+            check_name(name)?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             all.push((text(name), text(value)));
         }
@@ -365,6 +367,15 @@ impl Attributes {
         }
         to.push_str(end);
         to.push('\n');
+    }
+}
+
+/// NCCL would end other names early, or take them for a comment.
+fn check_name(name: &[u8]) -> Result<(), String> {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(byte);
+    match name.first() {
+        Some(first) if first.is_ascii_alphabetic() && name.iter().all(plain) => Ok(()),
+        _ => Err(format!("{:?} is no name", String::from_utf8_lossy(name))),
     }
 }
 

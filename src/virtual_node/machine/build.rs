@@ -123,7 +123,9 @@ impl Builder<'_> {
             }
         }
         match self.parts.processors.missing() {
-            Some(name) => Err(format!("lscpu has no {name:?} (of NCCL's bandwidths)")),
+            Some(name) => {
+                Err(format!("lscpu has no line {name:?}, on which NCCL's bandwidths depend"))
+            }
             None => Ok(()),
         }
     }
@@ -336,16 +338,7 @@ impl Builder<'_> {
                     .into(),
             );
         }
-        for (gpu, card) in cards.iter().enumerate() {
-            if let (Some(most), Some(now)) = (card.width, card.width_now)
-                && now < most
-            {
-                notes.push(format!(
-                    "GPU{gpu} uses {now} of {most} lanes now; NCCL up to 2.30 looks at what it \
-                     could use"
-                ));
-            }
-        }
+        notes.extend(narrow(cards));
         self.notes.append(&mut notes);
     }
 
@@ -362,6 +355,16 @@ impl Builder<'_> {
             self.nodes[a], self.nodes[b]
         ))
     }
+}
+
+/// Cards that use fewer lanes than they could.
+fn narrow(cards: &[Card]) -> impl Iterator<Item = String> {
+    cards.iter().enumerate().filter_map(|(gpu, card)| {
+        let (most, now) = (card.width?, card.width_now?);
+        (now < most).then(|| {
+            format!("GPU{gpu} uses {now} of {most} PCIe lanes now; NCCL is told of {most}")
+        })
+    })
 }
 
 fn links_of(level: Level) -> Option<u32> {

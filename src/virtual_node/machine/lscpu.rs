@@ -1,6 +1,7 @@
 //! Reads what `lscpu` prints in English: the processor, as NCCL would name it,
 //! and which CPUs belong to which NUMA node.
 
+use super::quoted;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Linux knows up to 8192 CPUs.
@@ -31,7 +32,7 @@ impl Processors {
     /// What does not fit in it, as a sentence.
     pub fn find(text: &str) -> Result<Option<Self>, String> {
         let mut found = Self::default();
-        let mut online = None;
+        let (mut online, mut nodes) = (None, BTreeMap::new());
         for line in text.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
             let (name, value) = (name.trim(), value.trim());
@@ -41,11 +42,14 @@ impl Processors {
                 "CPU family" if found.family.is_none() => found.family = value.parse().ok(),
                 "Model" if found.model.is_none() => found.model = value.parse().ok(),
                 "On-line CPU(s) list" => online = Some(value),
-                _ => found.node(name, value)?,
+                _ => node(name, value, &mut nodes)?,
             }
         }
         if found.arch.is_empty() {
             return Ok(None);
+        }
+        for (number, list) in nodes {
+            found.nodes.insert(number, cpus(list)?);
         }
         if let (true, Some(list)) = (found.nodes.is_empty(), online) {
             // A kernel without NUMA.
@@ -55,22 +59,6 @@ impl Processors {
             return Err("lscpu does not list the CPUs of a NUMA node".into());
         }
         Ok(Some(found))
-    }
-
-    /// `NUMA node1 CPU(s)`; nodes without CPUs hold memory only.
-    fn node(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = name.strip_prefix("NUMA node").and_then(|name| name.strip_suffix(" CPU(s)"));
-        let Some(number) = number.and_then(|number| number.parse::<u32>().ok()) else {
-            return Ok(());
-        };
-        if number >= MOST_NODES {
-            return Err(format!("lscpu has a NUMA node {number}"));
-        }
-        if !value.is_empty() {
-            let list = cpus(value)?;
-            set(self.nodes.entry(number).or_default(), name, list)?;
-        }
-        Ok(())
     }
 
     /// What distinguishes the processor for NCCL, as attributes of a `cpu`.
@@ -117,6 +105,17 @@ impl Processors {
     }
 }
 
+/// `NUMA node1 CPU(s)`; nodes without CPUs hold memory only.
+fn node<'a>(name: &str, list: &'a str, nodes: &mut BTreeMap<u32, &'a str>) -> Result<(), String> {
+    let number = name.strip_prefix("NUMA node").and_then(|name| name.strip_suffix(" CPU(s)"));
+    let number = number.and_then(|number| number.parse::<u32>().ok());
+    match number {
+        Some(number) if number >= MOST_NODES => Err(format!("lscpu has a NUMA node {number}")),
+        Some(number) if !list.is_empty() => set(nodes.entry(number).or_default(), name, list),
+        _ => Ok(()),
+    }
+}
+
 /// Sets what may be there only once, or again with the same value.
 fn set<T: PartialEq + Default>(to: &mut T, name: &str, value: T) -> Result<(), String> {
     if *to != T::default() && *to != value {
@@ -132,7 +131,10 @@ fn arch(name: &str) -> Result<String, String> {
         "x86_64" => "x86_64",
         "aarch64" => "arm64",
         "ppc64le" | "ppc64" => "ppc64",
-        other => return Err(format!("lscpu names the architecture {other:?}, unknown to NCCL")),
+        other => {
+            let other = quoted(other);
+            return Err(format!("lscpu names the architecture {other}, unknown to NCCL"));
+        }
     }
     .into())
 }
@@ -142,14 +144,15 @@ fn arch(name: &str) -> Result<String, String> {
 /// # Errors
 /// What is no such list, as a sentence.
 pub fn cpus(list: &str) -> Result<BTreeSet<u32>, String> {
-    let bad = || format!("{list:?} is no list of CPUs");
-    let mut all = BTreeSet::new();
+    let bad = || format!("{} is no list of CPUs", quoted(list));
+    let (mut all, mut listed) = (BTreeSet::new(), 0);
     for part in list.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| text.trim().parse().ok().filter(|&cpu| cpu < MOST_CPUS);
         let (first, last): (u32, u32) =
             (number(first).ok_or_else(bad)?, number(last).ok_or_else(bad)?);
-        if first > last {
+        listed += last.saturating_sub(first) + 1;
+        if first > last || listed > MOST_CPUS {
             return Err(bad());
         }
         all.extend(first..=last);
@@ -211,7 +214,7 @@ mod tests {
         assert!(refused(two).contains("twice"));
         assert!(refused("Architecture: sparc64\n").contains("sparc64"));
         assert!(refused("Architecture: x86_64\n").contains("NUMA node"));
-        for list in ["3-1", "0-99999", "x", "1,,2", "-3"] {
+        for list in ["3-1", "0-99999", "x", "1,,2", "-3", "0-8191,0-8191"] {
             let text = format!("Architecture: x86_64\nNUMA node0 CPU(s): {list}\n");
             assert!(refused(&text).contains("list of CPUs"), "{list}");
         }

@@ -4,6 +4,7 @@
 //! levels mean to NCCL is decided in `build`.
 
 use super::super::runtime::description::MOST_GPUS;
+use super::quoted;
 
 /// The most NVLinks of a pair.
 const MOST_LINKS: u32 = 64;
@@ -144,7 +145,7 @@ fn is_row(line: &str) -> bool {
 fn read_row(header: &Header, number: usize, line: &str) -> Result<Row, String> {
     let cells = cells(line);
     if gpu_number(cells[0]) != Some(number) || number >= header.gpus {
-        return Err(format!("the matrix has a row {:?} where GPU{number} belongs", cells[0]));
+        return Err(format!("the matrix has a row {} where GPU{number} belongs", quoted(cells[0])));
     }
     if header.gpus > MOST_GPUS {
         return Err(format!("the matrix has over {MOST_GPUS} GPUs"));
@@ -155,7 +156,8 @@ fn read_row(header: &Header, number: usize, line: &str) -> Result<Row, String> {
     let levels = cells[1..=header.devices].iter().enumerate().map(|(column, cell)| {
         level(cell).ok_or_else(|| {
             format!(
-                "the row of GPU{number} has {cell:?} in column {}: no level of nvidia-smi topo -m",
+                "the row of GPU{number} has {} in column {}: no level of nvidia-smi topo -m",
+                quoted(cell),
                 column + 1
             )
         })

@@ -80,7 +80,7 @@ impl Topology {
         let device = self.gpus[0].device; // `parse` refuses a text without GPUs
         let own = Model::of_card(device, None).filter(|own| own.sm() == model.sm());
         match (own, device) {
-            (Some(own), _) if own.key != model.key && own.devices != model.devices => {
+            (Some(own), _) if own.name != model.name => {
                 self.notes.push(differs(&model, &own.name));
             }
             (None, Some(id)) => self.notes.push(format!(
@@ -88,7 +88,7 @@ impl Topology {
                 model.sm(),
                 model.key
             )),
-            (None, None) => self.notes.push(format!(
+            (None, None) if gpu.is_none() => self.notes.push(format!(
                 "the topology does not name its GPU model; figures of {} are used",
                 model.key
             )),
@@ -110,6 +110,15 @@ fn read(path: &Path) -> Result<String, TopologyError> {
             Err(TopologyError::Bad { path: path.into(), why })
         }
         other => other,
+    }
+}
+
+/// A word of a text, short enough for a message.
+fn quoted(word: &str) -> String {
+    const MOST: usize = 60;
+    match word.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{:?}...", &word[..end]),
+        None => format!("{word:?}"),
     }
 }
 
@@ -152,26 +161,10 @@ fn model(
     origin: &Path,
 ) -> Result<(Model, Vec<String>), TopologyError> {
     let bad = |why: String| TopologyError::Bad { path: origin.into(), why };
-    let own = |card: &Card| Model::of_card(card.device(), card.name.as_deref());
-    let name = cards.first().and_then(|card| card.name.as_deref());
-    if let Some((at, card)) =
-        cards.iter().enumerate().find(|(_, card)| card.name.as_deref() != name)
-    {
-        let (first, other) = (name.unwrap_or_default(), card.name.as_deref().unwrap_or_default());
-        return Err(bad(format!(
-            "GPU0 is {first:?} and GPU{at} {other:?}; a virtual node has GPUs of one model"
-        )));
-    }
-    let own = cards.first().and_then(own);
+    let name = one_name(cards).map_err(bad)?;
+    let own = cards.first().and_then(|card| Model::of_card(card.device(), name));
     let Some(gpu) = gpu else {
-        return own.map(|model| (model, Vec::new())).ok_or_else(|| {
-            bad(match name {
-                Some(name) => format!("no GPU model is known for {name:?}: name one with --gpu"),
-                None => "it does not say which GPUs these are: name the model with --gpu, or add \
-                         the output of nvidia-smi -q"
-                    .into(),
-            })
-        });
+        return own.map(|model| (model, Vec::new())).ok_or_else(|| bad(unknown(name)));
     };
     let model = Model::named(gpu)?;
     let notes = match (own, name) {
@@ -185,10 +178,33 @@ fn model(
             )));
         }
         (Some(own), _) if own.name != model.name => vec![differs(&model, &own.name)],
-        (None, Some(name)) => vec![differs(&model, name)],
+        (None, Some(name)) => vec![differs(&model, &quoted(name))],
         _ => Vec::new(),
     };
     Ok((model, notes))
+}
+
+/// The product name of all cards, if they have one.
+fn one_name(cards: &[Card]) -> Result<Option<&str>, String> {
+    let name = cards.first().and_then(|card| card.name.as_deref());
+    let mut others = cards.iter().map(|card| card.name.as_deref()).enumerate();
+    match others.find(|(_, other)| *other != name) {
+        None => Ok(name),
+        Some((at, other)) => Err(format!(
+            "GPU0 is {} and GPU{at} {}; a virtual node has GPUs of one model",
+            quoted(name.unwrap_or_default()),
+            quoted(other.unwrap_or_default())
+        )),
+    }
+}
+
+fn unknown(name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("no GPU model is known for {}: name one with --gpu", quoted(name)),
+        None => "it does not say which GPUs these are: name the model with --gpu, or add the \
+                 output of nvidia-smi -q"
+            .into(),
+    }
 }
 
 #[cfg(test)]

@@ -119,6 +119,32 @@ fn the_model_must_not_contradict_the_texts() {
 }
 
 #[test]
+fn a_model_that_an_xml_does_not_name_is_noted() {
+    let text = presets::find("h100x8").expect("a preset").text;
+    let xml = |device: &str| {
+        let text = text.replace("device=\"0x2330\"", device);
+        Topology::parse(&text, Path::new("test")).expect("valid")
+    };
+    for (device, gpu, expected) in [
+        ("device=\"0x2330\"", None, None),
+        ("device=\"0x2330\"", Some("h100"), None),
+        ("device=\"0x2330\"", Some("h200"), Some("is of NVIDIA H100 80GB HBM3")),
+        ("device=\"0x1234\"", None, Some("10de:1234")),
+        ("", None, Some("does not name its GPU model")),
+        ("", Some("h200"), None),
+    ] {
+        let (topology, _) = xml(device).with_model(gpu).expect("sm 90");
+        let note = topology.notes.first().map(String::as_str);
+        let fits = match expected {
+            Some(part) => note.is_some_and(|note| note.contains(part)),
+            None => note.is_none(),
+        };
+        assert!(fits, "{device} {gpu:?}: {note:?}");
+    }
+    assert!(xml("").with_model(Some("b200")).is_err());
+}
+
+#[test]
 fn levels_become_switches_and_nodes() {
     for (levels, nodes, expected) in [
         (&["X SYS", "SYS X"][..], &["0", "1"][..], &["cpu/pci/gpu", "cpu/pci/gpu"][..]),

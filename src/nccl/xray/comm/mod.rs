@@ -140,6 +140,15 @@ fn read(
     Ok(())
 }
 
+/// Whether a file describes communicators. Only for the fuzz target, which wants
+/// to see everything that reads a library's debug information.
+#[doc(hidden)]
+pub fn has_layout(file: &std::fs::File) -> bool {
+    let path = std::path::Path::new("fuzzed.so");
+    let layout = layout::describe(file, path).map(|(layout, list)| CommLayout::new(&layout, list));
+    matches!(layout, Ok(Ok(_)))
+}
+
 #[cfg(test)]
 mod node_tests;
 #[cfg(test)]
