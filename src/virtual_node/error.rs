@@ -54,7 +54,7 @@ pub enum NodeError {
     /// NCCL brought its process down.
     #[error(
         "NCCL itself crashed: virtual rank {rank} got {signal} during {step}{hint}; the same \
-         settings would end the ranks of a real job"
+         settings may end the ranks of a real job"
     )]
     Crashed {
         /// The rank.

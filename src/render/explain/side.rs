@@ -92,7 +92,7 @@ pub fn choices<'a>(prediction: &Prediction) -> Vec<Section<'a>> {
     let groups = prediction.ranges.chunk_by(|a, b| a.collective == b.collective);
     let mut sections: Vec<Section> = groups.map(|g| vec![Block::Grid(ranges(g))]).collect();
     if sections.is_empty() && prediction.failure.is_none() {
-        sections.push(vec![Block::text("NCCL was asked for no collective")]);
+        sections.push(vec![Block::text("NCCL chose nothing")]);
     } else if let Some(last) = sections.last_mut() {
         last.extend(not_told(prediction).map(Block::text));
         last.push(Block::text(between(prediction)));

@@ -47,9 +47,9 @@ fn reason(cell: &CostCell, machine: Machine) -> &'static str {
         ("AllReduce", "PAT") => "PAT is for AllGather and ReduceScatter",
         (_, "PAT") => "PAT is for one rank a machine",
         (_, "CollNetDirect" | "CollNetChain") => "needs a network plugin with CollNet",
-        (_, "NVLS" | "NVLSTree") if !simple => "it has only Simple",
         (_, "NVLSTree") => "only between machines",
         (_, "NVLS") if !machine.multicast => "needs NVSwitches and GPUs with multicast",
+        (_, "NVLS") if !simple => "NVLS has only Simple",
         _ if cell.proto == "LL128" => "NCCL does not use LL128 by itself on these links",
         _ => "NCCL expects no bandwidth of it here",
     }

@@ -140,7 +140,7 @@ fn ll128(prediction: &Prediction) -> Option<Finding> {
     forced.then(|| {
         let message = "NCCL_PROTO turns LL128 on where NCCL itself does not use it, and there \
                        LL128 can give wrong results without an error";
-        let fix = "leave LL128 out of NCCL_PROTO";
+        let fix = "write NCCL_PROTO without LL128; ^LL means LL128 as well, ^LL,LL128 does not";
         let place = format!("{}={}", setting.name, setting.value);
         finding(Code::Ll128Forced, message.into(), fix, vec![place])
     })
