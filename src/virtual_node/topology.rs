@@ -133,9 +133,15 @@ pub fn read_text(path: &Path) -> Result<String, TopologyError> {
 }
 
 fn no_model(gpu: &TopologyGpu) -> String {
-    let device = gpu.device.map_or("no PCI device id".into(), |id| format!("PCI id 10de:{id:04x}"));
-    let sm = gpu.sm.map_or("no sm".into(), |sm| format!("sm {sm}"));
-    format!("no known GPU model has {device} and {sm}: name one, or describe one in a file")
+    let known = match (gpu.device, gpu.sm) {
+        (None, None) => {
+            return "it does not say which GPUs these are: name the model with --gpu".into();
+        }
+        (Some(id), None) => format!("PCI id 10de:{id:04x}"),
+        (None, Some(sm)) => format!("sm {sm}"),
+        (Some(id), Some(sm)) => format!("PCI id 10de:{id:04x} and sm {sm}"),
+    };
+    format!("no known GPU model has {known}: name one with --gpu, or describe one in a file")
 }
 
 #[cfg(test)]
