@@ -1,10 +1,11 @@
 //! What libnccl imports from the C library and must get from us: the loader,
 //! so that NVIDIA's driver and management libraries are answered by our
 //! functions and never loaded; the few calls with which it makes shared memory
-//! under a name (see [`super::shm`]); and those with which it waits
-//! ([`super::waiting`]).
+//! under a name (see [`super::shm`]); those with which it waits
+//! ([`super::waiting`]); and the one with which it looks at this machine's PCI
+//! devices ([`super::hardware`]).
 
-use super::{InstallError, driver, nvml, shm, waiting};
+use super::{InstallError, driver, hardware, nvml, shm, waiting};
 use crate::nccl::got;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -58,7 +59,7 @@ impl Pretended {
 pub(super) unsafe fn redirect(handle: *mut c_void) -> Result<(), InstallError> {
     let needed: [(&CStr, *const ()); 2] =
         [(c"dlopen", open_library as *const ()), (c"dlsym", symbol as *const ())];
-    let others: [(&CStr, *const ()); 7] = [
+    let others: [(&CStr, *const ()); 8] = [
         (c"dlclose", close_library as *const ()),
         (c"mkstemp", shm::make as *const ()),
         (c"open", shm::open_file as *const ()),
@@ -66,6 +67,7 @@ pub(super) unsafe fn redirect(handle: *mut c_void) -> Result<(), InstallError> {
         (c"recv", waiting::receive as *const ()),
         (c"accept", waiting::accept_one as *const ()),
         (c"poll", waiting::poll_some as *const ()),
+        (c"realpath", hardware::resolve as *const ()),
     ];
     for (name, function) in needed {
         // SAFETY: the caller's promise.

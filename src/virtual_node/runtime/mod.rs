@@ -30,6 +30,7 @@ mod device;
 mod driver;
 mod errors;
 mod graph;
+mod hardware;
 mod imports;
 mod ipc;
 mod launch;

@@ -45,6 +45,13 @@ unsafe extern "C" {
     fn getrlimit(which: c_int, to: *mut Limit) -> c_int;
     fn setrlimit(which: c_int, from: *const Limit) -> c_int;
     fn fallocate(fd: c_int, mode: c_int, offset: i64, bytes: i64) -> c_int;
+    fn __errno_location() -> *mut c_int;
+}
+
+/// Sets `errno` of this thread.
+pub(super) fn set_errno(number: c_int) {
+    // SAFETY: the C library gives the place of this thread's own errno.
+    unsafe { *__errno_location() = number };
 }
 
 /// `struct rlimit`.
