@@ -1,7 +1,7 @@
 //! `explain`: what NCCL would choose on a described machine, as a user asks for
 //! it. The real libnccl answers; the machine does not exist.
 
-use crate::harness::{Ended, Sandbox, Started, eventually, finish, library, main_library, skip};
+use crate::harness::{Ended, Sandbox, Started, eventually, finish, library, main_library};
 use nccldiag::model::{Explain, ExplainFinding, PredictedRange, SettingEffect};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -493,50 +493,4 @@ fn the_presets_are_listed() {
     for name in ["h100x8", "rtxpro6000x8-switch", "rtx4090-p2p"] {
         assert!(text.contains(name), "{text}");
     }
-}
-
-/// NCCL looks below /sys at the devices that have a topology's addresses, and
-/// would believe this machine more than the described one.
-#[test]
-fn devices_of_this_machine_at_the_same_addresses_change_nothing() {
-    let Some(library) = main_library() else { return };
-    let here: Vec<String> = std::fs::read_dir("/sys/bus/pci/devices")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    let [bridge, first, second, ..] = &here[..] else {
-        skip("this machine has fewer than three PCI devices");
-        return;
-    };
-    let sandbox = Sandbox::new();
-    let graphs =
-        [[&**bridge, &**first, &**second], ["0003:01:00.0", "0003:02:00.0", "0003:03:00.0"]].map(
-            |addresses| {
-                let file = sandbox.file("machine.xml", two_cards(addresses));
-                let file = file.to_str().expect("a plain path");
-                ask(&library, &["--topology", file, "--sizes", "8,1G", "--once"]).prediction.graph
-            },
-        );
-    assert_eq!(graphs[0], graphs[1]);
-    assert_eq!(graphs[0][0].type_intra, "PIX");
-}
-
-/// Two cards below one switch.
-fn two_cards([switch, first, second]: [&str; 3]) -> String {
-    let pci = |bus: &str, class: &str, inside: &str| {
-        format!(
-            "<pci busid=\"{bus}\" class=\"{class}\" vendor=\"0x10de\" device=\"0x2bb5\" \
-             subsystem_vendor=\"0x10de\" subsystem_device=\"0x0000\" \
-             link_speed=\"32.0 GT/s PCIe\" link_width=\"16\">{inside}</pci>"
-        )
-    };
-    let gpu = |dev: u32| format!("<gpu dev=\"{dev}\" sm=\"120\" gdr=\"0\"/>");
-    let cards = pci(first, "0x030200", &gpu(0)) + &pci(second, "0x030200", &gpu(1));
-    format!(
-        "<system version=\"1\"><cpu numaid=\"0\" affinity=\"ffff\" arch=\"x86_64\" \
-         vendor=\"AuthenticAMD\" familyid=\"191\" modelid=\"2\">{}</cpu></system>",
-        pci(switch, "0x060400", &cards)
-    )
 }
