@@ -74,6 +74,10 @@ pub struct EnvCheck {
     /// Sets this variable instead of the built-in test values; may be repeated
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
     pub env: Vec<OsString>,
+    /// Makes no communicator in the children: quick, but only what NCCL reads
+    /// in its first call is checked, and no effect
+    #[arg(long)]
+    pub light: bool,
     /// The longest time for one launch, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     pub timeout: f64,

@@ -57,7 +57,7 @@ impl Asked {
         Ok(Self {
             paths: chosen(arguments)?,
             custom,
-            values: Values::new(parse_variables(&arguments.env)?),
+            values: Values::new(parse_variables(&arguments.env)?, arguments.light),
             limit: parse_timeout(arguments.timeout)?,
             nccl,
             fail_on: parse_fail_on(&arguments.fail_on)?,

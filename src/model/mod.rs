@@ -2,13 +2,18 @@
 //! and nothing is decided here.
 
 mod communicator;
+mod effect;
 mod env_check;
 mod finding;
 mod value;
+mod words;
 
 pub use communicator::{Activity, Buffers, Communicator, Communicators, Pair, Source};
+pub use effect::{Effect, EffectSource, InForce, Outcome, Provenance};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};
+
+use words::words;
