@@ -7,6 +7,8 @@ use super::wire::Fields;
 use crate::nccl::table::{Comm, Library, TableError};
 use crate::virtual_node::runtime::{self, Description};
 use std::ffi::c_int;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// Which GPUs, as the specification names them.
 enum Gpus {
@@ -16,17 +18,32 @@ enum Gpus {
     Real,
 }
 
+/// How long NCCL may take when the specification names no `patience`.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A communicator that is to be made, or was.
 pub struct Pair {
     gpus: Gpus,
+    patience: Duration,
     /// Pointers to NCCL's communicators, as numbers.
     comms: Vec<usize>,
+    /// NCCL still makes it.
+    stuck: bool,
+}
+
+/// Why there is no communicator.
+enum Failed {
+    /// In NCCL's words.
+    Call(TableError),
+    /// In ours.
+    Otherwise(String),
 }
 
 impl Pair {
     /// Makes this process ready; `None` when the specification asks for no
     /// communicator. `node=PATH` names the file with a virtual node's
-    /// description, `visible=UUIDS` the GPUs to use.
+    /// description, `visible=UUIDS` the GPUs to use, `patience=SECONDS` how long NCCL
+    /// may take.
     ///
     /// # Errors
     /// Why there is none, as a sentence. The library must not be used when it
@@ -35,7 +52,10 @@ impl Pair {
     /// # Safety
     /// Nothing has called the library yet, which is never closed.
     pub unsafe fn prepare(library: &Library, spec: &Fields) -> Result<Option<Self>, String> {
-        let pair = |gpus| Some(Self { gpus, comms: Vec::new() });
+        let patience = spec.text("patience").and_then(|seconds| seconds.parse().ok());
+        let patience = patience.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let patience = patience.unwrap_or(PATIENCE);
+        let pair = |gpus| Some(Self { gpus, patience, comms: Vec::new(), stuck: false });
         if let Some(path) = spec.path("node") {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("read {}: {error}", path.display()))?;
@@ -66,20 +86,36 @@ impl Pair {
         match (reasons.is_empty(), result) {
             (false, _) => outcome.push("no-init", format!("virtual node: {}", reasons.join(", "))),
             (true, Ok(())) => outcome.push("init", "1"),
-            (true, Err(error)) => outcome.push("init-error", error.to_string()),
+            (true, Err(Failed::Call(error))) => outcome.push("init-error", error.to_string()),
+            (true, Err(Failed::Otherwise(why))) => outcome.push("no-init", why),
         };
     }
 
-    fn call(&mut self, library: &Library) -> Result<(), TableError> {
+    /// Calls NCCL in a thread of its own: a setting may make it wait for ever,
+    /// and what it has read until then is still worth a report.
+    fn call(&mut self, library: &Library) -> Result<(), Failed> {
         const NAME: &str = "ncclCommInitAll";
         let call = library.functions().comm_init_all;
-        let call = call.ok_or(TableError::Missing { function: NAME })?;
-        let devices: [c_int; 2] = [0, 1];
-        let mut comms: [Comm; 2] = [std::ptr::null_mut(); 2];
-        // SAFETY: both arrays have two members.
-        let result = unsafe { call(comms.as_mut_ptr(), 2, devices.as_ptr()) };
-        library.check(NAME, result)?;
-        self.comms = comms.iter().map(|comm| comm.addr()).collect();
+        let call = call.ok_or(Failed::Call(TableError::Missing { function: NAME }))?;
+        let (to, from) = channel();
+        let make = move || {
+            let devices: [c_int; 2] = [0, 1];
+            let mut comms: [Comm; 2] = [std::ptr::null_mut(); 2];
+            // SAFETY: both arrays have two members and live during the call.
+            let result = unsafe { call(comms.as_mut_ptr(), 2, devices.as_ptr()) };
+            // Nobody may be waiting any more.
+            let _ = to.send((result, comms.map(|comm| comm.addr())));
+        };
+        let thread = std::thread::Builder::new().name("init".into());
+        thread.spawn(make).map_err(|e| Failed::Otherwise(format!("start a thread: {e}")))?;
+        let Ok((result, comms)) = from.recv_timeout(self.patience) else {
+            self.stuck = true;
+            let seconds = self.patience.as_secs_f64();
+            let why = format!("NCCL was still making a communicator after {seconds} s");
+            return Err(Failed::Otherwise(why));
+        };
+        library.check(NAME, result).map_err(Failed::Call)?;
+        self.comms = comms.into();
         Ok(())
     }
 
@@ -97,9 +133,14 @@ impl Pair {
         }
     }
 
-    /// Whether the exit handlers of NVIDIA's runtime have nothing to do here:
-    /// it was never initialised.
-    pub fn is_virtual(&self) -> bool {
-        matches!(self.gpus, Gpus::Virtual)
+    /// Whether exit handlers should not run: NVIDIA's runtime was never
+    /// initialised, or NCCL is still at work.
+    pub fn wants_no_exit_handlers(&self) -> bool {
+        self.stuck || matches!(self.gpus, Gpus::Virtual)
+    }
+
+    /// NCCL is still at work, and will be for ever.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck
     }
 }

@@ -15,7 +15,6 @@ mod channel;
 #[path = "pair.rs"]
 mod pair;
 #[path = "session.rs"]
-#[expect(dead_code, reason = "a Python child ends as Python does")]
 mod session;
 #[path = "../src/virtual_node"]
 mod virtual_node {

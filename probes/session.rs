@@ -79,11 +79,15 @@ impl Session {
     }
 
     /// Blocks until the driver has observed this process, then ends the
-    /// communicator.
+    /// communicator; and this process, when NCCL is stuck in it.
     pub fn wait(&mut self) {
         self.channel.wait_for_release();
-        if let Some(called) = &mut self.nccl {
-            called.end();
+        if let Some((library, pair)) = self.nccl.as_mut().and_then(|called| called.pair.as_mut()) {
+            if pair.is_stuck() {
+                self.leave();
+            } else {
+                pair.end(library);
+            }
         }
     }
 
@@ -113,17 +117,9 @@ impl Called {
         fields
     }
 
-    /// Ends the communicator, if there is one.
-    pub fn end(&mut self) {
-        if let Some((library, pair)) = &mut self.pair {
-            pair.end(library);
-        }
-    }
-
-    /// Ends this process where a virtual node stands for NVIDIA's runtime:
-    /// without the exit handlers of a runtime that was never initialised.
+    /// Ends this process without exit handlers where they could do harm.
     pub fn leave(&self) {
-        if self.pair.as_ref().is_some_and(|(_, pair)| pair.is_virtual()) {
+        if self.pair.as_ref().is_some_and(|(_, pair)| pair.wants_no_exit_handlers()) {
             // SAFETY: takes an integer and does not return.
             unsafe { _exit(0) }
         }

@@ -12,7 +12,9 @@ use crate::launch::{
     Context as FindingContext, Driver, Gpus, LaunchPath, Options, Python, RunFolder, Trial,
     findings, remarks, remove_dead_runs,
 };
-use crate::model::{Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Status};
+use crate::model::{
+    Code, EnvCheck, Family, Finding, NcclUsed, PathResult, Provenance, SCHEMA, Status,
+};
 use crate::nccl::find::{Choice, FindError, Found, resolve};
 use crate::render::rows::{self, Listed};
 use crate::render::{self, table::Look};
@@ -62,11 +64,16 @@ fn check(
     };
     let (gpus, paths) = observe(&options, &asked, arguments.light, interrupted)?;
     remarks.extend(gpus.problem.as_deref().map(no_effect));
-    let context = FindingContext { image: found.as_ref().map(|f| &f.image), paths: &asked.paths };
+    let context = FindingContext {
+        image: found.as_ref().map(|f| &f.image),
+        paths: &asked.paths,
+        communicator: gpus.source.provenance != Provenance::None,
+    };
     let mut findings = findings(&paths, &context);
     findings.extend(remarks);
     let nccl = used(found.as_ref());
-    let result = EnvCheck { schema: SCHEMA.into(), nccl, effect_source: gpus.source, paths, findings };
+    let result =
+        EnvCheck { schema: SCHEMA.into(), nccl, effect_source: gpus.source, paths, findings };
     let code = match () {
         () if interrupted.signal().is_some() => interrupted.exit_code(),
         () if asked.fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),

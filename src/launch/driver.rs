@@ -219,7 +219,7 @@ impl<'a> Driver<'a> {
         self.folder.keep_out(&mut spec, hide_home_conf);
         if let Some(library) = &self.options.library {
             spec.push("library", library.as_os_str().as_bytes());
-            self.gpus.tell(&mut spec);
+            self.gpus.tell(&mut spec, self.options.limit);
         }
         for name in self.options.values.names() {
             spec.push("name", name);

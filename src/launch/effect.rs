@@ -18,7 +18,8 @@ const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter
 pub fn in_force(variable: &str, of: &Communicator) -> Option<InForce> {
     let number = |n: Option<u64>| n.map(InForce::Number);
     let threads = |algorithm, protocol| {
-        let pair = of.all_reduce.iter().find(|p| p.algorithm == algorithm && p.protocol == protocol);
+        let pair =
+            of.all_reduce.iter().find(|p| p.algorithm == algorithm && p.protocol == protocol);
         number(pair.and_then(|pair| pair.max_threads).map(u64::from))
     };
     let ctas = |n: Option<i32>| number(n.and_then(|n| u64::try_from(n).ok()));
@@ -126,10 +127,9 @@ enum List {
     Names(Vec<&'static str>),
 }
 
-/// Whether NCCL 2.24 and newer refuse this value.
+/// Whether NCCL 2.24 and newer make no communicator with this value.
 pub fn is_refused(variable: &str, value: &[u8]) -> bool {
-    matches!(variable, "NCCL_ALGO" | "NCCL_PROTO")
-        && parse_list(variable, value) == List::Invalid
+    matches!(variable, "NCCL_ALGO" | "NCCL_PROTO") && parse_list(variable, value) == List::Invalid
 }
 
 /// `[function:]list;function:list...`; only the first may lack its function,
@@ -174,16 +174,16 @@ fn parse_names(list: &str, known: &[&'static str]) -> Option<Vec<&'static str>> 
     Some(known.iter().copied().filter(|name| is_one_of(name, &given) != without).collect())
 }
 
-/// What to know about a value that NCCL adjusts.
+/// What to know about a variable whose value NCCL adjusted.
 pub fn rule(variable: &str) -> &'static str {
     match variable {
         "NCCL_ALGO" | "NCCL_PROTO" => {
             "NCCL before 2.24 passes over names that it does not know, and falls back to others \
              where nothing is left: see which are in force"
         }
-        "NCCL_NTHREADS" | "NCCL_LL128_NTHREADS" => {
-            "NCCL takes a multiple of 32 from 64 up to its limit (512, or 640 for LL128), else \
-             the limit"
+        "NCCL_NTHREADS" => "NCCL takes a multiple of 32 from 64 to 512; else it takes a limit",
+        "NCCL_LL128_NTHREADS" => {
+            "NCCL takes a multiple of 32 from 160 to 640; else it takes a limit"
         }
         "NCCL_MIN_NCHANNELS" | "NCCL_MAX_NCHANNELS" => {
             "NCCL never has more channels than its own limit (32, or 64 in newer versions) or \

@@ -26,7 +26,7 @@ pub(super) enum Free {
 /// Looks for two free GPUs, unless which ones are seen is itself tested.
 pub(super) fn find(limit: Duration, stop: &AtomicBool, watched: &[&str]) -> Free {
     if !Path::new(CONTROL).exists() {
-        return Free::No("there is no GPU here".into());
+        return Free::No("no GPU here".into());
     }
     if std::env::var_os(VISIBLE).is_some() {
         return Free::No(format!("{VISIBLE} is set here, so GPUs may belong to others"));

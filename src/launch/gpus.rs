@@ -19,7 +19,7 @@ use std::os::fd::IntoRawFd as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Two GPUs on which Ring and Tree, LL, LL128 and Simple are all possible, and
@@ -74,6 +74,9 @@ impl Gpus {
             Free::No(why) => why,
         };
         Self::virtual_node(trial, &why_virtual).unwrap_or_else(|error| {
+            if trial.stop.load(Ordering::Relaxed) {
+                return Self::unwanted("interrupted before one was made");
+            }
             let why = format!("{error:#}");
             let source = EffectSource { provenance: Provenance::None, detail: why.clone() };
             Self { kind: Kind::None, source, problem: Some(why) }
@@ -104,14 +107,14 @@ impl Gpus {
             .push("token", TOKEN)
             .push("limit", trial.limit.as_secs_f64().to_string());
         trial.folder.keep_out(&mut spec, true);
-        self.tell(&mut spec);
+        self.tell(&mut spec, trial.limit);
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.arg(PROBE).arg(format!("={}", frame::hex(&spec.encode())));
         for (name, _) in std::env::vars_os().filter(|(n, _)| n.as_bytes().starts_with(b"NCCL_")) {
             command.env_remove(name);
         }
-        let output = process::output(&mut command, trial.limit, trial.stop)
-            .context("try a communicator")?;
+        let output =
+            process::output(&mut command, trial.limit, trial.stop).context("try a communicator")?;
         let report = frame::decode(&output.stdout, TOKEN).into_iter().next();
         let report = report.with_context(|| format!("the trial ended with {}", output.status))?;
         if report.first("init").is_some() {
@@ -121,8 +124,10 @@ impl Gpus {
         Err(anyhow!(why.unwrap_or("NCCL made no communicator").to_owned()))
     }
 
-    /// Adds what a probe has to know to its specification.
-    pub fn tell(&self, spec: &mut Fields) {
+    /// Adds what a probe has to know to its specification; half of the time
+    /// that it has is for the communicator.
+    pub fn tell(&self, spec: &mut Fields, limit: Duration) {
+        spec.push("patience", (limit / 2).as_secs_f64().to_string());
         match &self.kind {
             Kind::None => {
                 if let Some(why) = &self.problem {

@@ -325,8 +325,7 @@ impl Readers {
     fn views(&self, pid: i32, told: &Fields) -> (LatchedView, CommunicatorView) {
         if told.first("version").is_none() {
             let none = Unreadable::new("no libnccl was given to the probe");
-            let latched =
-                not_called(told).unwrap_or_else(|| LatchedView::Unreadable(none.clone()));
+            let latched = not_called(told).unwrap_or_else(|| LatchedView::Unreadable(none.clone()));
             return (latched, told_communicator(told, none));
         }
         let called = self.called(pid);

@@ -5,6 +5,7 @@ pub mod csv;
 pub mod escape;
 pub mod json;
 pub mod markdown;
+mod marks;
 pub mod rows;
 pub mod table;
 
