@@ -4,7 +4,7 @@
 //! came out; nothing is ever enqueued.
 
 use super::wire::Fields;
-use crate::nccl::table::{Comm, Library, TableError};
+use crate::nccl::table::{Comm, Library};
 use crate::virtual_node::runtime::{self, Description};
 use std::ffi::c_int;
 use std::sync::mpsc::channel;
@@ -29,14 +29,6 @@ pub struct Pair {
     comms: Vec<usize>,
     /// NCCL still makes it.
     stuck: bool,
-}
-
-/// Why there is no communicator.
-enum Failed {
-    /// In NCCL's words.
-    Call(TableError),
-    /// In ours.
-    Otherwise(String),
 }
 
 impl Pair {
@@ -73,8 +65,7 @@ impl Pair {
     }
 
     /// Makes the communicator and says in `outcome` what came of it: `init`
-    /// when there is one, else `init-error` with NCCL's words or `no-init` with
-    /// ours.
+    /// when there is one, else `init-error` with the reason.
     pub fn init(&mut self, library: &Library, outcome: &mut Fields) {
         let result = self.call(library);
         let mut reasons = Vec::new();
@@ -83,20 +74,21 @@ impl Pair {
             reasons.extend(runtime::missing().iter().map(|name| format!("it lacks {name}")));
             reasons.extend(runtime::refusals());
         }
-        match (reasons.is_empty(), result) {
-            (false, _) => outcome.push("no-init", format!("virtual node: {}", reasons.join(", "))),
-            (true, Ok(())) => outcome.push("init", "1"),
-            (true, Err(Failed::Call(error))) => outcome.push("init-error", error.to_string()),
-            (true, Err(Failed::Otherwise(why))) => outcome.push("no-init", why),
+        match result {
+            _ if !reasons.is_empty() => {
+                outcome.push("init-error", format!("virtual node: {}", reasons.join(", ")))
+            }
+            Ok(()) => outcome.push("init", "1"),
+            Err(why) => outcome.push("init-error", why),
         };
     }
 
     /// Calls NCCL in a thread of its own: a setting may make it wait for ever,
     /// and what it has read until then is still worth a report.
-    fn call(&mut self, library: &Library) -> Result<(), Failed> {
+    fn call(&mut self, library: &Library) -> Result<(), String> {
         const NAME: &str = "ncclCommInitAll";
         let call = library.functions().comm_init_all;
-        let call = call.ok_or(Failed::Call(TableError::Missing { function: NAME }))?;
+        let call = call.ok_or_else(|| format!("this libnccl has no {NAME}"))?;
         let (to, from) = channel();
         let make = move || {
             let devices: [c_int; 2] = [0, 1];
@@ -107,14 +99,13 @@ impl Pair {
             let _ = to.send((result, comms.map(|comm| comm.addr())));
         };
         let thread = std::thread::Builder::new().name("init".into());
-        thread.spawn(make).map_err(|e| Failed::Otherwise(format!("start a thread: {e}")))?;
+        thread.spawn(make).map_err(|error| format!("start a thread: {error}"))?;
         let Ok((result, comms)) = from.recv_timeout(self.patience) else {
             self.stuck = true;
             let seconds = self.patience.as_secs_f64();
-            let why = format!("NCCL was still making a communicator after {seconds} s");
-            return Err(Failed::Otherwise(why));
+            return Err(format!("{NAME} had not ended after {seconds} s"));
         };
-        library.check(NAME, result).map_err(Failed::Call)?;
+        library.check(NAME, result).map_err(|error| error.to_string())?;
         self.comms = comms.into();
         Ok(())
     }

@@ -156,15 +156,18 @@ impl Called {
         if let Ok(version) = library.version_code() {
             self.outcome.push("version", version.to_string());
         }
-        if let Some(why) = spec.first("no-init") {
-            self.outcome.push("no-init", why);
+        // Why there is none, when the driver knows.
+        for key in ["no-init", "init-error"] {
+            if let Some(why) = spec.first(key) {
+                self.outcome.push(key, why);
+            }
         }
         let id = library.unique_id();
         if let Some(mut pair) = pair {
             match &id {
                 Ok(_) => pair.init(&library, &mut self.outcome),
                 Err(error) => {
-                    self.outcome.push("no-init", error.to_string());
+                    self.outcome.push("init-error", error.to_string());
                 }
             }
             self.pair = Some((library, pair));

@@ -117,8 +117,8 @@ fn gpus(options: &Options, folder: &RunFolder, light: bool, interrupted: &Interr
 
 /// The remark that no effect was seen.
 fn no_effect(why: &str) -> Finding {
-    let message = format!("no communicator could be made, so no effect was seen: {why}");
-    let fix = "use an official wheel (--nccl pip:2.27.7) on x86-64; --light does not try";
+    let message = format!("no effect could be seen: {why}");
+    let fix = "use an official wheel (--nccl pip:2.27.7) on x86-64; with --light nobody looks";
     Finding::new(Code::EffectNotChecked, message, fix, Vec::new())
 }
 

@@ -32,7 +32,7 @@ pub struct Gpus {
     kind: Kind,
     /// What a reader of the result is told about them.
     pub source: EffectSource,
-    /// Why there are none, when that was not asked for.
+    /// Why no effect will be seen, when that was not asked for.
     pub problem: Option<String>,
 }
 
@@ -118,9 +118,11 @@ impl Gpus {
         let report = frame::decode(&output.stdout, TOKEN).into_iter().next();
         let report = report.with_context(|| format!("the trial ended with {}", output.status))?;
         if report.first("init").is_some() {
-            return Ok(self);
+            // NCCL then reads its settings, though nobody sees the effect.
+            let problem = report.text("no-communicator").map(str::to_owned);
+            return Ok(Self { problem, ..self });
         }
-        let why = ["no-init", "init-error", "error"].iter().find_map(|key| report.text(key));
+        let why = ["init-error", "error"].iter().find_map(|key| report.text(key));
         Err(anyhow!(why.unwrap_or("NCCL made no communicator").to_owned()))
     }
 
@@ -181,7 +183,7 @@ pub fn far_from_here(spec: &Fields) -> Fields {
     match own_node(library) {
         Ok((node, topology)) => tell_node(&mut own, &node, &topology),
         Err(error) => {
-            own.push("no-init", format!("{error:#}"));
+            own.push("init-error", format!("no virtual node: {error:#}"));
         }
     }
     for (key, value) in spec.iter().filter(|(key, _)| !matches!(*key, "node" | "visible")) {

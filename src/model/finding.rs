@@ -91,7 +91,7 @@ codes! {
     RefusedByNccl = "ND0122" "refused-by-nccl" Error,
         "NCCL makes no communicator with this value.";
     EffectNotChecked = "ND0123" "effect-not-checked" Info,
-        "No communicator could be made, so no effect was seen.";
+        "No communicator could be made or read, so no effect was seen.";
 }
 
 impl std::fmt::Display for Code {

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod custom;
+mod effect;
 mod harness;
 mod latched;
 mod libraries;

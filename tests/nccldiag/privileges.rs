@@ -4,7 +4,7 @@
 use crate::harness::{
     Ended, NOBODY, OpenCopy, Sandbox, finish, has_tools, is_root, main_library, mentioning, skip,
 };
-use nccldiag::model::{Status, Verdict};
+use nccldiag::model::{Effect, Observation, Outcome, Status, Verdict};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -22,10 +22,20 @@ fn an_ordinary_user_sees_the_same() {
     assert!(failed.is_empty(), "{failed:?}");
     let all = result.paths.iter().flat_map(|path| &path.observations);
     let verdicts: Vec<Verdict> = all.map(|o| o.verdict).collect();
-    assert!(verdicts.len() > 60 && !verdicts.contains(&Verdict::CannotTell), "{verdicts:?}");
+    let all = result.paths.iter().flat_map(|path| &path.observations);
+    let unreadable = |o: &&Observation| matches!(o.effect, Some(Effect::Unreadable { .. }));
+    assert_eq!(all.filter(unreadable).collect::<Vec<_>>(), Vec::<&Observation>::new());
+    assert!(verdicts.len() > 200 && !verdicts.contains(&Verdict::CannotTell), "{verdicts:?}");
     assert_eq!(mentioning(copy.path()), Vec::new());
     let left = std::fs::read_dir(copy.home()).expect("list").count();
     assert_eq!(left, 0);
+}
+
+fn outcome(o: &Observation) -> Option<Outcome> {
+    match &o.effect {
+        Some(Effect::Known { outcome, .. }) => *outcome,
+        _ => None,
+    }
 }
 
 /// A default run as nobody, with a HOME and a TMPDIR of that user.
@@ -167,7 +177,9 @@ fn a_probe_that_the_driver_may_not_read_tells_its_own_views() {
     command.arg(copy.library());
     command.args(["--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "{probe}"]);
     let result = finish(&mut command).exits(0).result();
-    assert_eq!(result.paths[0].observations.len(), 2, "{result:?}");
+    assert_eq!(result.paths[0].observations.len(), 7, "{result:?}");
+    let told = result.paths[0].observations[..5].iter().all(|o| outcome(o) == Some(Outcome::AsSet));
+    assert!(told, "{result:?}");
     for o in &result.paths[0].observations {
         assert_eq!(o.verdict, Verdict::Delivered, "{o:?}");
         assert_eq!([o.exec.value(), o.live.value()], [o.expected.value(); 2]);
