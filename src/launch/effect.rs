@@ -196,3 +196,151 @@ pub fn rule(variable: &str) -> &'static str {
         _ => "write what is in force, or a value that NCCL takes as it is",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::values::{AT_INIT, Values};
+    use crate::launch::{LaunchPath, all};
+    use crate::model::Unreadable;
+    use proptest::prelude::*;
+
+    fn names(list: &[&str]) -> InForce {
+        InForce::Names(list.iter().map(|&name| name.into()).collect())
+    }
+
+    fn read(variable: &str, value: &str, now: &InForce) -> Option<Outcome> {
+        let seen = Seen::Value(value.as_bytes().to_vec());
+        outcome(variable, value.as_bytes(), &seen, now)
+    }
+
+    #[test]
+    fn lists_are_compared_as_nccl_reads_them() {
+        let rows = [
+            ("NCCL_ALGO", "Ring", &["Ring"][..], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "rInG,TREE", &["Tree", "Ring"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "Ring,NVLS", &["Ring"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "Tree", &["Tree", "Ring"], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "^Ring", &["Tree", "NVLS"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "^Ring", &["Tree", "Ring"], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "NVLS", &[], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "bogus", &["Ring"], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "Ring ,Tree", &["Ring"], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "broadcast:ring", &["Tree"], None),
+            ("NCCL_ALGO", "broadcast:ring;allreduce:tree", &["Tree"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "tree;allreduce:ring", &["Ring"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", "allreduce:tree;ring", &["Tree"], Some(Outcome::Adjusted)),
+            ("NCCL_ALGO", "", &["Tree"], None),
+            ("NCCL_PROTO", "ll128", &["LL128"], Some(Outcome::AsSet)),
+            ("NCCL_PROTO", "^LL128", &["LL", "Simple"], Some(Outcome::AsSet)),
+            ("NCCL_PROTO", "Ring", &["Simple"], Some(Outcome::Adjusted)),
+        ];
+        for (variable, value, now, expected) in rows {
+            assert_eq!(read(variable, value, &names(now)), expected, "{variable}={value} {now:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_compared_by_what_the_variable_means() {
+        let rows = [
+            ("NCCL_BUFFSIZE", "1048576", 1 << 20, Some(Outcome::AsSet)),
+            ("NCCL_BUFFSIZE", "0x100000", 1 << 20, Some(Outcome::AsSet)),
+            ("NCCL_BUFFSIZE", "8M", 8, Some(Outcome::Adjusted)),
+            ("NCCL_BUFFSIZE", "-2", 4 << 20, None),
+            ("NCCL_BUFFSIZE", "", 4 << 20, None),
+            ("NCCL_BUFFSIZE", "99999999999999999999", 4 << 20, None),
+            ("NCCL_NTHREADS", "100", 512, Some(Outcome::Adjusted)),
+            ("NCCL_MIN_NCHANNELS", "4", 24, Some(Outcome::AsSet)),
+            ("NCCL_MIN_NCHANNELS", "200", 64, Some(Outcome::Adjusted)),
+            ("NCCL_MAX_NCHANNELS", "4", 4, Some(Outcome::AsSet)),
+            ("NCCL_MAX_NCHANNELS", "4", 5, Some(Outcome::Adjusted)),
+            ("NCCL_MAX_NCHANNELS", "0", 1, None),
+        ];
+        for (variable, value, now, expected) in rows {
+            let now = InForce::Number(now);
+            assert_eq!(read(variable, value, &now), expected, "{variable}={value}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_nccl_did_not_read_has_no_effect() {
+        let (now, value) = (names(&["Ring"]), b"Ring");
+        let other = Seen::Value(b"ring".to_vec());
+        assert_eq!(outcome("NCCL_ALGO", value, &Seen::Absent, &now), Some(Outcome::NotTaken));
+        assert_eq!(outcome("NCCL_ALGO", value, &other, &now), Some(Outcome::NotTaken));
+        let unknown = Seen::Unreadable(Unreadable::new("nobody saw it"));
+        assert_eq!(outcome("NCCL_ALGO", value, &unknown, &now), Some(Outcome::AsSet));
+        let now = names(&["Tree"]);
+        assert_eq!(outcome("NCCL_ALGO", value, &unknown, &now), Some(Outcome::NotTaken));
+    }
+
+    #[test]
+    fn only_what_nccl_refuses_is_called_refused() {
+        for value in ["bogus", "Ring,bogus", "^x", "nofunc:ring", "Ring;Tree", "Ring ", "Ring,"] {
+            assert!(is_refused("NCCL_ALGO", value.as_bytes()), "{value}");
+        }
+        for value in ["", "Ring", "^NVLS,pat", "allreduce:tree;reduce:ring", "collnetchain"] {
+            assert!(!is_refused("NCCL_ALGO", value.as_bytes()), "{value}");
+        }
+        assert!(!is_refused("NCCL_BUFFSIZE", b"x"));
+        assert!(is_refused("NCCL_PROTO", b"Ring"));
+    }
+
+    /// What a place's value would make of a communicator, by the rules here.
+    fn made_by(variable: &str, value: &[u8]) -> InForce {
+        match parse_list(variable, value) {
+            List::Names(names) if AT_INIT[..2].contains(&variable) => {
+                InForce::Names(names.into_iter().map(String::from).collect())
+            }
+            _ => match parse_like_nccl(value) {
+                Parsed::Whole(n) => InForce::Number(u64::try_from(n).expect("a test value")),
+                other => panic!("{variable}: {other:?}"),
+            },
+        }
+    }
+
+    /// Otherwise a row could not show who won.
+    #[test]
+    fn places_that_meet_in_one_process_differ_in_their_effect() {
+        let values = Values::default();
+        let launches = all().flat_map(|path: &LaunchPath| path.launches);
+        for launch in launches.filter(|launch| launch.len() > 1) {
+            for variable in AT_INIT {
+                let effects: Vec<InForce> = launch
+                    .iter()
+                    .flat_map(|&set| values.of(set))
+                    .filter(|(name, _)| name == variable)
+                    .map(|(name, value)| made_by(&name, &value))
+                    .collect();
+                for (index, effect) in effects.iter().enumerate() {
+                    assert!(!effects[..index].contains(effect), "{variable}: {effects:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let now = names(&["Ring"]);
+            for variable in ["NCCL_ALGO", "NCCL_PROTO"] {
+                let seen = Seen::Value(bytes.clone());
+                let _ = (outcome(variable, &bytes, &seen, &now), is_refused(variable, &bytes));
+            }
+        }
+
+        #[test]
+        fn a_list_and_its_complement_split_the_names(
+            chosen in proptest::sample::subsequence(ALGORITHMS.to_vec(), 1..7)
+        ) {
+            let list = chosen.join(",");
+            let parsed = |text: String| match parse_list("NCCL_ALGO", text.as_bytes()) {
+                List::Names(names) => names,
+                other => panic!("{text}: {other:?}"),
+            };
+            let (with, without) = (parsed(list.to_lowercase()), parsed(format!("^{list}")));
+            prop_assert_eq!(with.len() + without.len(), ALGORITHMS.len());
+            prop_assert!(with.iter().all(|name| chosen.contains(name) && !without.contains(name)));
+        }
+    }
+}

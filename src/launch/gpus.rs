@@ -204,3 +204,7 @@ fn kept_open(text: &[u8]) -> Result<PathBuf> {
     file.write_all(text).context("write a file without a name")?;
     Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
 }
+
+#[cfg(test)]
+#[path = "gpus_tests.rs"]
+mod tests;
