@@ -27,7 +27,8 @@ pub struct Session {
 pub struct Called {
     /// The record of its reads.
     witness: Option<Witness>,
-    /// Fields about the calls: `version`, `error`, and those of [`Pair::init`].
+    /// Fields about the calls: `version`, `error`, and those that say
+    /// what came of the communicator.
     pub outcome: Fields,
     /// The library and its communicator, when one was asked for.
     pair: Option<(Library, Pair)>,

@@ -133,7 +133,8 @@ pub fn is_refused(variable: &str, value: &[u8]) -> bool {
 }
 
 /// `[function:]list;function:list...`; only the first may lack its function,
-/// and is then for all; `^` in front of a list means all but these.
+/// and is then for all; `^` in front of a list means all but these. Empty
+/// entries and names are passed over, as NCCL does.
 fn parse_list(variable: &str, value: &[u8]) -> List {
     let known: &[&'static str] = if variable == "NCCL_ALGO" { &ALGORITHMS } else { &PROTOCOLS };
     let Ok(text) = std::str::from_utf8(value) else { return List::Invalid };
@@ -141,7 +142,7 @@ fn parse_list(variable: &str, value: &[u8]) -> List {
         return List::Unset;
     }
     let mut found = List::OtherFunctions;
-    for (index, entry) in text.split(';').enumerate() {
+    for (index, entry) in text.split(';').filter(|entry| !entry.is_empty()).enumerate() {
         let (function, list) = match entry.split_once(':') {
             Some((function, list)) => (Some(function), list),
             None if index == 0 => (None, entry),
@@ -151,6 +152,7 @@ fn parse_list(variable: &str, value: &[u8]) -> List {
         match function {
             Some(name) if !is_one_of(name, &FUNCTIONS) => return List::Invalid,
             Some(name) if !name.eq_ignore_ascii_case("AllReduce") => {}
+            _ if names.is_empty() => found = List::Unset,
             _ => found = List::Names(names),
         }
     }
@@ -167,7 +169,7 @@ fn parse_names(list: &str, known: &[&'static str]) -> Option<Vec<&'static str>> 
         Some(rest) => (true, rest),
         None => (false, list),
     };
-    let given: Vec<&str> = list.split(',').collect();
+    let given: Vec<&str> = list.split(',').filter(|name| !name.is_empty()).collect();
     if given.iter().any(|name| !is_one_of(name, known)) {
         return None;
     }
@@ -231,6 +233,9 @@ mod tests {
             ("NCCL_ALGO", "tree;allreduce:ring", &["Ring"], Some(Outcome::AsSet)),
             ("NCCL_ALGO", "allreduce:tree;ring", &["Tree"], Some(Outcome::Adjusted)),
             ("NCCL_ALGO", "", &["Tree"], None),
+            ("NCCL_ALGO", ",", &["Tree"], None),
+            ("NCCL_ALGO", "^", &["Tree"], Some(Outcome::AsSet)),
+            ("NCCL_ALGO", ";Ring,,;", &["Ring"], Some(Outcome::AsSet)),
             ("NCCL_PROTO", "ll128", &["LL128"], Some(Outcome::AsSet)),
             ("NCCL_PROTO", "^LL128", &["LL", "Simple"], Some(Outcome::AsSet)),
             ("NCCL_PROTO", "Ring", &["Simple"], Some(Outcome::Adjusted)),
@@ -276,10 +281,18 @@ mod tests {
 
     #[test]
     fn only_what_nccl_refuses_is_called_refused() {
-        for value in ["bogus", "Ring,bogus", "^x", "nofunc:ring", "Ring;Tree", "Ring ", "Ring,"] {
+        for value in ["bogus", "Ring,bogus", "^x", "nofunc:ring", "Ring;Tree", "Ring "] {
             assert!(is_refused("NCCL_ALGO", value.as_bytes()), "{value}");
         }
-        for value in ["", "Ring", "^NVLS,pat", "allreduce:tree;reduce:ring", "collnetchain"] {
+        for value in [
+            "",
+            "Ring",
+            "Ring,",
+            "allreduce:ring;",
+            "^NVLS,pat",
+            "allreduce:tree;reduce:ring",
+            "collnetchain",
+        ] {
             assert!(!is_refused("NCCL_ALGO", value.as_bytes()), "{value}");
         }
         assert!(!is_refused("NCCL_BUFFSIZE", b"x"));
