@@ -1,6 +1,6 @@
 //! `nccldiag env-check`: starts children along many launch paths and shows,
-//! for each, what exec delivered (E), what is live (L) and what NCCL latched
-//! (N). docs/env-check.md is its manual.
+//! for each, what exec delivered (E), what is live (L), what NCCL latched (N)
+//! and the effect on a communicator. docs/env-check.md is its manual.
 
 use super::asked::Asked;
 use super::interrupt::{self, Interrupted};
@@ -68,6 +68,7 @@ fn check(
         image: found.as_ref().map(|f| &f.image),
         paths: &asked.paths,
         communicator: gpus.source.provenance != Provenance::None,
+        no_communicator: gpus.source.provenance == Provenance::None && gpus.problem.is_some(),
     };
     let mut findings = findings(&paths, &context);
     findings.extend(remarks);

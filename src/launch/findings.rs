@@ -17,6 +17,8 @@ pub struct Context<'a> {
     pub paths: &'a [&'static LaunchPath],
     /// The probes made a communicator.
     pub communicator: bool,
+    /// They could not, though they were to.
+    pub no_communicator: bool,
 }
 
 /// The findings of these results, by severity and number.
@@ -130,6 +132,10 @@ fn texts(
         Code::NotRead if context.communicator => (
             format!("{name} was delivered, but NCCL did not read it to make a communicator"),
             "NCCL reads it later, or only on other machines: check a running job".into(),
+        ),
+        Code::NotRead if context.no_communicator => (
+            "delivered, but not read: no communicator was made, where NCCL reads it".into(),
+            "see ND0123".into(),
         ),
         Code::NotRead => (
             format!("{name} was delivered, but ncclGetUniqueId does not read it"),

@@ -5,8 +5,8 @@
 use super::escape::{escape, value};
 use super::marks::{Mark, Marks};
 use crate::model::{
-    EffectSource, EnvCheck, Family, Finding, Observation, PathResult, Provenance, Severity, Status,
-    Verdict,
+    Code, EffectSource, EnvCheck, Family, Finding, Observation, PathResult, Provenance, Severity,
+    Status, Verdict,
 };
 use comfy_table::TableStyle;
 use comfy_table::{Cell, Color, Row, Table};
@@ -30,7 +30,7 @@ pub struct Look {
 pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "{}", heading(result))?;
     if result.nccl.path.is_some() {
-        paragraph("effect: ", &source(&result.effect_source), look, to)?;
+        paragraph("effect: ", &effect_line(result), look, to)?;
     }
     let words = look.terminal.then_some("✓ the value set there, ✗ absent, ≠ another value");
     let words = words.unwrap_or("yes: the value set there, no: absent, other: another value");
@@ -72,6 +72,14 @@ fn heading(result: &EnvCheck) -> String {
 /// Whether there is an effect to show.
 fn shows_effect(result: &EnvCheck) -> bool {
     result.effect_source.provenance != Provenance::None
+}
+
+/// Where the effect comes from; a long reason is in the finding below.
+fn effect_line(result: &EnvCheck) -> String {
+    match result.findings.iter().find(|f| f.code == Code::EffectNotChecked) {
+        Some(finding) if !shows_effect(result) => format!("none, see {}", finding.code),
+        _ => source(&result.effect_source),
+    }
 }
 
 /// Where the effect comes from, in words.
