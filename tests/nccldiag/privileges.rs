@@ -4,7 +4,7 @@
 use crate::harness::{
     Ended, NOBODY, OpenCopy, Sandbox, finish, has_tools, is_root, main_library, mentioning, skip,
 };
-use nccldiag::model::{Effect, Observation, Outcome, Status, Verdict};
+use nccldiag::model::{Effect, Observation, Outcome, Provenance, Status, Verdict};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -147,6 +147,16 @@ fn no_observed_process_is_attached_to_signalled_or_written_to() {
             || observed.iter().any(|pid| is_signalled_or_opened(line, pid))
     };
     let bad: Vec<&str> = trace.lines().filter(disturbs).collect();
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    // The virtual node stands for these, and changes no file.
+    assert_eq!(result.effect_source.provenance, Provenance::Virtual);
+    let opens = |line: &&str| {
+        let driver =
+            ["/dev/nvidia", "libcuda.so", "libnvidia-ml.so"].iter().any(|n| line.contains(n));
+        let written = line.contains("O_RDWR") || line.contains("O_WRONLY");
+        driver || line.contains("libnccl.so") && written
+    };
+    let bad: Vec<&str> = trace.lines().filter(opens).collect();
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
