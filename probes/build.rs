@@ -1,18 +1,16 @@
-//! Compiles the shared objects for other processes (Python children, processes
-//! that get a virtual node) with the same compiler and puts them into OUT_DIR,
-//! where the binary embeds them. A nested Cargo.toml would be dropped by
-//! `cargo package`; a call of $RUSTC is not.
+//! Compiles the shared object for Python children with the same compiler and
+//! puts it into OUT_DIR, where the binary embeds it. A nested Cargo.toml would
+//! be dropped by `cargo package`; a call of $RUSTC is not.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The roots, and the files that the binary embeds.
-const ROOTS: [(&str, &str); 2] =
-    [("pyprobe", "libnccldiag_probe.so"), ("vruntime", "libnccldiag_vruntime.so")];
+/// The root, and the file that the binary embeds.
+const ROOTS: [(&str, &str); 1] = [("pyprobe", "libnccldiag_probe.so")];
 
 fn main() {
-    // All that the roots include by `#[path]`.
+    // All that the root includes by `#[path]`.
     for source in [
         "probes",
         "src/nccl/got.rs",

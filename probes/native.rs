@@ -25,6 +25,7 @@ pub fn probe(folder: &Path) -> Result<()> {
     session.latch();
     session.report(&Fields::default())?;
     session.wait();
+    session.leave();
     Ok(())
 }
 

@@ -28,7 +28,8 @@ const EXIT_CODES: &str = "Exit codes: 0 ran; 1 findings that --fail-on asks for;
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Starts children along many launch paths and shows, for each, what exec
-    /// delivered (E), what is live (L) and what NCCL latched (N)
+    /// delivered (E), what is live (L), what NCCL latched (N) and the effect on
+    /// a communicator
     #[command(name = "env-check", after_help = ENV_CHECK_HELP)]
     EnvCheck(Box<EnvCheck>),
     /// Asks NCCL itself what it would choose on a described machine, without a
@@ -43,7 +44,7 @@ const ENV_CHECK_HELP: &str = "\
 Examples:
   nccldiag env-check --nccl pip:2.27.7
   nccldiag env-check --path py-spawn,py-forkserver-late
-  nccldiag env-check -e NCCL_GDRCOPY_ENABLE=8M --path fork-exec
+  nccldiag env-check -e NCCL_BUFFSIZE=8M -e NCCL_ALGO=Tree --path fork-exec
   nccldiag env-check -- ssh host {probe}
   nccldiag env-check -- srun -n2 {probe}
   nccldiag env-check -- docker exec container {probe-sh}
@@ -51,7 +52,7 @@ Examples:
 After --, {probe} stands for the probe's command line (this program, and for N
 the library, must be at the same path there), {probe-sh} for one that needs only
 sh and the usual small tools there, {probe-py} for one that needs only Python 3.
-The last two show E and L, not N. docs/env-check.md has the rules of quoting.
+The last two show E and L only. docs/env-check.md has the rules of quoting.
 
 Exit codes: 0 ran; 1 findings that --fail-on asks for; 2 wrong usage; 3 could
 not run; 130 or 143 ended by Ctrl-C or SIGTERM, with what was seen so far.";
@@ -78,6 +79,10 @@ pub struct EnvCheck {
     /// Sets this variable instead of the built-in test values; may be repeated
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
     pub env: Vec<OsString>,
+    /// Makes no communicator in the children: quick, but only what NCCL reads
+    /// in its first call is checked, and no effect
+    #[arg(long)]
+    pub light: bool,
     /// The longest time for one launch, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     pub timeout: f64,

@@ -46,7 +46,7 @@ impl Asked {
         Ok(Self {
             paths: chosen(arguments)?,
             custom,
-            values: Values::new(parse_variables(&arguments.env)?),
+            values: Values::new(parse_variables(&arguments.env)?, arguments.light),
             limit: given::timeout(arguments.timeout)?,
             nccl: given::library("--nccl", &arguments.nccl)?,
             fail_on: parse_fail_on(&arguments.fail_on)?,

@@ -1,6 +1,6 @@
 //! `nccldiag env-check`: starts children along many launch paths and shows,
-//! for each, what exec delivered (E), what is live (L) and what NCCL latched
-//! (N). docs/env-check.md is its manual.
+//! for each, what exec delivered (E), what is live (L), what NCCL latched (N)
+//! and the effect on a communicator. docs/env-check.md is its manual.
 
 use super::asked::Asked;
 use super::interrupt::{self, Interrupted};
@@ -9,10 +9,12 @@ use super::progress::{self, Steps, say};
 use crate::cli::{EnvCheck as Arguments, Format};
 use crate::exit::Exit;
 use crate::launch::{
-    Context as FindingContext, Driver, LaunchPath, Options, Python, RunFolder, findings, remarks,
-    remove_dead_runs,
+    Context as FindingContext, Driver, Gpus, LaunchPath, Options, Python, RunFolder, Trial,
+    findings, remarks, remove_dead_runs,
 };
-use crate::model::{Code, EnvCheck, Family, Finding, NcclUsed, PathResult, SCHEMA, Status};
+use crate::model::{
+    Code, EnvCheck, Family, Finding, NcclUsed, PathResult, Provenance, SCHEMA, Status,
+};
 use crate::nccl::find::{Choice, FindError, Found, resolve};
 use crate::render::rows::{self, Listed};
 use crate::render::{self, table::Look};
@@ -60,12 +62,19 @@ fn check(
         limit: asked.limit,
         jobs: arguments.jobs.map_or_else(default_jobs, NonZero::get),
     };
-    let paths = observe(&options, &asked, interrupted)?;
-    let context = FindingContext { image: found.as_ref().map(|f| &f.image), paths: &asked.paths };
+    let (gpus, paths) = observe(&options, &asked, arguments.light, interrupted)?;
+    remarks.extend(gpus.problem.as_deref().map(no_effect));
+    let context = FindingContext {
+        image: found.as_ref().map(|f| &f.image),
+        paths: &asked.paths,
+        communicator: gpus.source.provenance != Provenance::None,
+        no_communicator: gpus.source.provenance == Provenance::None && gpus.problem.is_some(),
+    };
     let mut findings = findings(&paths, &context);
     findings.extend(remarks);
     let nccl = used(found.as_ref());
-    let result = EnvCheck { schema: SCHEMA.into(), nccl, paths, findings };
+    let result =
+        EnvCheck { schema: SCHEMA.into(), nccl, effect_source: gpus.source, paths, findings };
     let code = match () {
         () if interrupted.signal().is_some() => interrupted.exit_code(),
         () if asked.fail_on.iter().any(|f| f.matches(&result)) => Exit::Findings.into(),
@@ -78,16 +87,40 @@ fn check(
 }
 
 /// Tries all paths; when it returns, nothing of them is left.
-fn observe(options: &Options, asked: &Asked, interrupted: &Interrupted) -> Result<Vec<PathResult>> {
+fn observe(
+    options: &Options,
+    asked: &Asked,
+    light: bool,
+    interrupted: &Interrupted,
+) -> Result<(Gpus, Vec<PathResult>)> {
     remove_dead_runs();
     let folder = RunFolder::create()?;
     folder.notes.iter().for_each(|note| say(note));
-    let driver = Driver::new(options, &folder, interrupted.flag())?;
+    let gpus = gpus(options, &folder, light, interrupted);
+    let driver = Driver::new(options, &folder, &gpus, interrupted.flag())?;
     let steps = Steps::new("launches");
     let mut paths = driver.run(&asked.paths, &|total| steps.done_one_of(total));
     steps.clear();
     paths.extend(asked.custom.as_ref().map(|custom| custom.run(&driver)));
-    Ok(paths)
+    drop(driver);
+    Ok((gpus, paths))
+}
+
+/// On which GPUs the probes are to make a communicator.
+fn gpus(options: &Options, folder: &RunFolder, light: bool, interrupted: &Interrupted) -> Gpus {
+    let Some(library) = &options.library else { return Gpus::unwanted("NCCL was not called") };
+    if light {
+        return Gpus::unwanted("--light makes no communicator");
+    }
+    let (limit, stop) = (options.limit, interrupted.flag());
+    Gpus::find(&Trial { library, folder, limit, stop }, &options.values.names())
+}
+
+/// The remark that no effect was seen.
+fn no_effect(why: &str) -> Finding {
+    let message = format!("no effect could be seen: {why}");
+    let fix = "use an official wheel (--nccl pip:2.27.7) on x86-64; with --light nobody looks";
+    Finding::new(Code::EffectNotChecked, message, fix, Vec::new())
 }
 
 fn render(result: &EnvCheck, format: Format, look: Look, to: &mut dyn Write) -> Result<()> {

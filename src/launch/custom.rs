@@ -144,7 +144,7 @@ impl Watch<'_> {
     }
 
     fn see(&mut self, probe: Arrival) {
-        match Sighting::of(&probe, None, &self.driver.images) {
+        match Sighting::of(&probe, None, &self.driver.readers) {
             Ok(sighting) => self.sightings.push(sighting),
             Err(why) => self.lost = Some(why),
         }

@@ -3,11 +3,10 @@
 //! One launch is in `running`.
 
 use super::hub::Hub;
-use super::observe::Sighting;
+use super::observe::{Readers, Sighting};
 use super::running::Running;
-use super::{LaunchPath, Need, Python, RunFolder, Set, Values};
+use super::{Gpus, LaunchPath, Need, Python, RunFolder, Set, Values};
 use crate::model::{Observation, PathResult, Status};
-use crate::nccl::xray::ImageCache;
 use crate::probes::wire::Fields;
 use crate::process::Descendants;
 use anyhow::{Context, Result};
@@ -39,7 +38,8 @@ pub struct Driver<'a> {
     pub(super) folder: &'a RunFolder,
     pub(super) hub: Hub,
     pub(super) exe: PathBuf,
-    pub(super) images: ImageCache,
+    pub(super) readers: Readers,
+    gpus: &'a Gpus,
     pub(super) descendants: Descendants,
     pub(super) stop: &'a AtomicBool,
     next: AtomicUsize,
@@ -58,7 +58,12 @@ impl<'a> Driver<'a> {
     ///
     /// # Errors
     /// The socket cannot be made, or this program's own path is unknown.
-    pub fn new(options: &'a Options, folder: &'a RunFolder, stop: &'a AtomicBool) -> Result<Self> {
+    pub fn new(
+        options: &'a Options,
+        folder: &'a RunFolder,
+        gpus: &'a Gpus,
+        stop: &'a AtomicBool,
+    ) -> Result<Self> {
         let descendants = Descendants::adopt();
         Ok(Self {
             descendants,
@@ -66,7 +71,8 @@ impl<'a> Driver<'a> {
             folder,
             hub: Hub::listen(&folder.socket())?,
             exe: std::env::current_exe().context("find this program's own file")?,
-            images: options.library.as_deref().map_or_else(ImageCache::new, ImageCache::with),
+            readers: Readers::new(options.library.as_deref()),
+            gpus,
             stop,
             next: AtomicUsize::new(0),
         })
@@ -151,7 +157,7 @@ impl<'a> Driver<'a> {
             }
         };
         thread::scope(|scope| {
-            for _ in 1..self.options.jobs.min(order.len()) {
+            for _ in 1..self.gpus.jobs(self.options.jobs).min(order.len()) {
                 // Where no more threads can be had, fewer do the work.
                 let _ = thread::Builder::new().spawn_scoped(scope, work);
             }
@@ -209,14 +215,11 @@ impl<'a> Driver<'a> {
         spec.push("launch", launch)
             .push("socket", self.folder.socket().as_os_str().as_bytes())
             .push("exe", self.exe.as_os_str().as_bytes())
-            .push("probe_library", self.folder.probe_library().as_os_str().as_bytes())
-            .push("substitute", "NCCL_SOCKET_IFNAME=lo");
+            .push("probe_library", self.folder.probe_library().as_os_str().as_bytes());
+        self.folder.keep_out(&mut spec, hide_home_conf);
         if let Some(library) = &self.options.library {
             spec.push("library", library.as_os_str().as_bytes());
-        }
-        if hide_home_conf {
-            let conf = self.folder.empty_conf();
-            spec.push_assignment("substitute", b"NCCL_CONF_FILE", conf.as_os_str().as_bytes());
+            self.gpus.tell(&mut spec, self.options.limit);
         }
         for name in self.options.values.names() {
             spec.push("name", name);

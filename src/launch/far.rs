@@ -3,9 +3,9 @@
 //! code that reads any process, and reports over the socket when that can be
 //! reached, else as lines on stdout and in a file.
 
-use super::{frame, observe};
+use super::{frame, gpus, observe};
 use crate::model::Unreadable;
-use crate::nccl::xray::ImageCache;
+use crate::nccl::xray;
 use crate::probes::session::{Session, call_nccl};
 use crate::probes::wire::Fields;
 use crate::process::{self, EnvBlock};
@@ -19,12 +19,13 @@ use std::time::Duration;
 /// The digits are damaged, or nobody can be told.
 pub fn probe(hex: &[u8]) -> Result<()> {
     let bytes = frame::unhex(hex).context("the probe's argument is damaged")?;
-    let spec = Fields::decode(&bytes);
+    let spec = gpus::far_from_here(&Fields::decode(&bytes));
     match Session::open(spec.clone()) {
         Ok(mut session) => {
             session.latch();
             session.report(&own_views(&spec))?;
             session.wait();
+            session.leave();
             Ok(())
         }
         Err(_) => {
@@ -65,7 +66,11 @@ fn tell(spec: &Fields) -> Result<()> {
         // One write a line: pipes keep short writes whole.
         out.write_all(format!("{line}\n").as_bytes()).context("write the report to stdout")?;
     }
-    out.flush().context("write the report to stdout")
+    out.flush().context("write the report to stdout")?;
+    if let Some(called) = called {
+        called.leave();
+    }
+    Ok(())
 }
 
 /// Differs between the ranks of one job, on one machine and on several.
@@ -108,8 +113,25 @@ fn push_block(fields: &mut Fields, spec: &Fields, view: &str, block: Result<EnvB
 }
 
 fn push_latched(fields: &mut Fields, spec: &Fields, pid: i32) {
-    let images = spec.path("library").map_or_else(ImageCache::new, ImageCache::with);
-    match observe::latched_from_outside(pid, &images) {
+    let readers = observe::Readers::new(spec.path("library"));
+    let called = match readers.called(pid) {
+        Ok(called) => called,
+        Err(why) => {
+            fields.push("no-latched", why.to_string());
+            return;
+        }
+    };
+    if spec.first("node").or(spec.first("visible")).is_some() {
+        match readers.communicator(pid, &called) {
+            Ok(one) => {
+                fields.push("communicator", serde_json::to_vec(&one).unwrap_or_default());
+            }
+            Err(why) => {
+                fields.push("no-communicator", why.to_string());
+            }
+        }
+    }
+    match xray::latched(pid, &called) {
         Err(why) => {
             fields.push("no-latched", why.to_string());
         }

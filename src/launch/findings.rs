@@ -1,10 +1,12 @@
 //! Turns verdicts into findings: one for each kind of loss and cause, with
 //! every path that it was seen on.
 
-use super::LaunchPath;
 use super::site::RUNS_AT_START;
 use super::verdict::{Parsed, parse_like_nccl};
-use crate::model::{Code, Finding, Latched, Observation, PathResult, Place, Seen, Status};
+use super::{LaunchPath, effect};
+use crate::model::{
+    Code, Effect, Finding, Latched, Observation, Outcome, PathResult, Place, Seen, Status, Verdict,
+};
 use crate::nccl::image::Image;
 
 /// What the texts need to know besides the observations.
@@ -13,6 +15,10 @@ pub struct Context<'a> {
     pub image: Option<&'a Image>,
     /// The built-in paths that were asked for.
     pub paths: &'a [&'static LaunchPath],
+    /// The probes made a communicator.
+    pub communicator: bool,
+    /// They could not, though they were to.
+    pub no_communicator: bool,
 }
 
 /// The findings of these results, by severity and number.
@@ -21,7 +27,7 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
     for result in results {
         let path = context.paths.iter().find(|p| p.id == result.id).copied();
         match (result.status, &result.reason) {
-            (Status::Ran, Some(complaint)) => {
+            (Status::Ran, Some(complaint)) if !result.observations.iter().any(is_refused) => {
                 let message =
                     format!("NCCL's own call failed, so it may have read less: {complaint}");
                 let place = result.id.clone();
@@ -34,13 +40,19 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
             _ => {}
         }
         for observation in &result.observations {
+            let place = format!("{}/{}", result.id, observation.set_in);
+            if let Some((code, message, fix)) = about_effect(observation) {
+                add(&mut list, code, message, fix, place.clone());
+            }
             let Some(code) = observation.finding else { continue };
             if code == Code::NcclNotChecked && context.image.is_none() {
                 // Nowhere at all: one remark says so.
                 continue;
             }
-            let (message, fix) = texts(code, observation, path, context);
-            let place = format!("{}/{}", result.id, observation.set_in);
+            let (message, fix) = match (code, &result.reason) {
+                (Code::NotRead, Some(_)) => not_reached(&observation.variable),
+                _ => texts(code, observation, path, context),
+            };
             add(&mut list, code, message, fix, place);
         }
     }
@@ -63,6 +75,42 @@ fn add(list: &mut Vec<Finding>, code: Code, message: String, fix: String, place:
     }
 }
 
+/// What NCCL made of a value that it took.
+fn about_effect(o: &Observation) -> Option<(Code, String, String)> {
+    let (name, value) = (&o.variable, short(&o.expected));
+    match o.effect.as_ref()? {
+        // ND0110 says it.
+        _ if o.verdict == Verdict::ParsedDifferently => None,
+        Effect::Known { in_force, outcome: Some(Outcome::Adjusted) } => Some((
+            Code::AdjustedByNccl,
+            format!("NCCL took {name}={value}, and works with {in_force}"),
+            effect::rule(name).into(),
+        )),
+        Effect::Unreadable { unreadable } if is_refused(o) => Some((
+            Code::RefusedByNccl,
+            format!("NCCL makes no communicator with {name}={value}: {unreadable}"),
+            "write names that this version knows, with commas and without spaces: \
+             docs/findings.md has them"
+                .into(),
+        )),
+        _ => None,
+    }
+}
+
+/// The value is one that NCCL refuses, and NCCL read it and made no
+/// communicator.
+fn is_refused(o: &Observation) -> bool {
+    let value = o.expected.value().unwrap_or_default();
+    matches!(o.effect, Some(Effect::Unreadable { .. }))
+        && o.read == o.expected
+        && effect::is_refused(&o.variable, value)
+}
+
+/// The beginning of a value.
+fn short(value: &Seen) -> String {
+    String::from_utf8_lossy(value.value().unwrap_or_default()).chars().take(40).collect()
+}
+
 /// Cause and cure of one observation.
 fn texts(
     code: Code,
@@ -81,9 +129,19 @@ fn texts(
             format!("{name} was delivered; whether NCCL uses it cannot be told from its name"),
             "NCCL's own variables begin with NCCL_".into(),
         ),
+        Code::NotRead if context.communicator => (
+            format!("{name} was delivered, but NCCL did not read it to make a communicator"),
+            "NCCL reads it later, or only on other machines: check a running job".into(),
+        ),
+        Code::NotRead if context.no_communicator => (
+            "delivered, but not read: no communicator was made, where NCCL reads it".into(),
+            "see ND0123".into(),
+        ),
         Code::NotRead => (
             format!("{name} was delivered, but ncclGetUniqueId does not read it"),
-            "NCCL reads it later, such as at communicator init: check a running job".into(),
+            "NCCL reads it later, such as at communicator init (--light makes no communicator): \
+             check a running job"
+                .into(),
         ),
         Code::NcclNotChecked => (
             format!("what NCCL latched was not checked: {}", why_not_latched(o)),
@@ -104,6 +162,14 @@ fn texts(
             cure(path, "give the variable to the launcher explicitly"),
         ),
     }
+}
+
+/// A variable that NCCL would have read after its call had failed.
+fn not_reached(name: &str) -> (String, String) {
+    (
+        format!("{name} was delivered, but NCCL's call failed before it was read"),
+        "see ND0117 or ND0122".into(),
+    )
 }
 
 /// A conf file's value of which only a beginning arrived.
@@ -172,8 +238,7 @@ const LIVE_ONLY_FIX: &str =
 
 fn parsed_differently(o: &Observation) -> (String, String) {
     let name = &o.variable;
-    let text: String =
-        String::from_utf8_lossy(o.expected.value().unwrap_or_default()).chars().take(40).collect();
+    let text = short(&o.expected);
     let parsed = parse_like_nccl(o.expected.value().unwrap_or_default());
     let message = match (parsed, &o.latched) {
         (Parsed::Overflow, _) => format!("{name}={text} is out of range: NCCL takes its default"),

@@ -2,6 +2,7 @@
 //! its driver lives, removed at the end, and removed by the next run when the
 //! driver was killed.
 
+use crate::probes::wire::Fields;
 use anyhow::{Context, Result, bail};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use std::fs::{self, File};
@@ -93,6 +94,26 @@ impl RunFolder {
             .open(path)
             .with_context(|| format!("create {}", path.display()))?;
         file.write_all(bytes).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Puts a file for the probes into the folder.
+    ///
+    /// # Errors
+    /// The file system refuses, or there is one of this name.
+    pub fn put(&self, name: &str, bytes: &[u8]) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        self.write(&path, bytes)?;
+        Ok(path)
+    }
+
+    /// Adds the answers to a specification that keep NCCL on the loopback
+    /// interface and, where asked for, away from `~/.nccl.conf`.
+    pub fn keep_out(&self, spec: &mut Fields, hide_home_conf: bool) {
+        spec.push("substitute", "NCCL_SOCKET_IFNAME=lo");
+        if hide_home_conf {
+            let conf = self.empty_conf();
+            spec.push_assignment("substitute", b"NCCL_CONF_FILE", conf.as_os_str().as_bytes());
+        }
     }
 
     /// Makes a launch's folder, with a home directory inside.

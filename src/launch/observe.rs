@@ -5,17 +5,20 @@
 
 use super::values::Values;
 use super::verdict::{Evidence, judge};
-use super::{Set, hub::Arrival};
-use crate::model::{Latched, Observation, Place, Seen, Unreadable};
-use crate::nccl::xray::{self, ImageCache};
+use super::{Set, effect, hub::Arrival};
+use crate::model::{Communicator, Effect, Latched, Observation, Place, Seen, Unreadable};
+use crate::nccl::xray::{self, ImageCache, LayoutCache};
 use crate::probes::wire::{Fields, split_assignment};
 use crate::process::{self, EnvBlock};
+use std::path::Path;
+use std::time::Duration;
 
 /// Everything seen of one probe.
 pub struct Sighting {
     exec: Result<EnvBlock, Unreadable>,
     live: Result<EnvBlock, Unreadable>,
     latched: LatchedView,
+    communicator: CommunicatorView,
     reads: Reads,
     mapping: Vec<Vec<u8>>,
     parent: Option<ParentSighting>,
@@ -30,6 +33,16 @@ enum LatchedView {
     /// As a probe out of our reach read it from itself: `NAME=JSON`.
     Told(Vec<(String, Latched)>),
     /// Not at all.
+    Unreadable(Unreadable),
+}
+
+/// Where the effect comes from.
+enum CommunicatorView {
+    /// None was asked for.
+    Unwanted,
+    /// What NCCL made.
+    Made(Box<Communicator>),
+    /// There is none, or it cannot be read.
     Unreadable(Unreadable),
 }
 
@@ -53,17 +66,19 @@ impl Sighting {
     pub fn of(
         probe: &Arrival,
         parent: Option<&Arrival>,
-        images: &ImageCache,
+        readers: &Readers,
     ) -> Result<Self, String> {
         let told = &probe.fields;
         let parent = parent.map(|p| ParentSighting {
             mapping: mapping(&p.fields),
             live: process::live_environ(p.pid),
         });
+        let (latched, communicator) = readers.views(probe.pid, told);
         let sighting = Self {
             exec: process::exec_block(probe.pid).or_else(|why| told_or(told, "exec", why)),
             live: process::live_environ(probe.pid).or_else(|why| told_or(told, "live", why)),
-            latched: read_latched(probe.pid, told, images),
+            latched,
+            communicator,
             reads: Reads::from(told),
             mapping: mapping(told),
             parent,
@@ -85,6 +100,7 @@ impl Sighting {
             latched: not_called(told)
                 .or_else(|| told_latched(told))
                 .unwrap_or_else(|| LatchedView::Unreadable(missing())),
+            communicator: told_communicator(told, missing()),
             reads: Reads::from(told),
             mapping: mapping(told),
             parent: None,
@@ -128,6 +144,7 @@ impl Sighting {
             read: &read,
             in_mapping: self.in_mapping(name, expected),
         });
+        let effect = self.effect(name, expected, &read);
         Observation {
             variable: name.clone(),
             set_in: *place,
@@ -137,7 +154,7 @@ impl Sighting {
             live,
             latched,
             read,
-            effect: None,
+            effect,
             verdict,
             finding,
         }
@@ -151,6 +168,20 @@ impl Sighting {
                 .find(|(n, _)| n == name)
                 .map_or_else(unsaid, |(_, latched)| latched.clone()),
             LatchedView::Unreadable(why) => Latched::Unreadable(why.clone()),
+        }
+    }
+
+    /// What the communicator shows of a variable.
+    fn effect(&self, name: &str, expected: &[u8], read: &Seen) -> Option<Effect> {
+        match &self.communicator {
+            _ if !effect::is_shown(name) => None,
+            CommunicatorView::Unwanted => None,
+            CommunicatorView::Unreadable(why) => Some(Effect::unreadable(why.to_string())),
+            CommunicatorView::Made(of) => {
+                let in_force = effect::in_force(name, of)?;
+                let outcome = effect::outcome(name, expected, read, &in_force);
+                Some(Effect::Known { in_force, outcome })
+            }
         }
     }
 
@@ -203,7 +234,8 @@ fn unsaid() -> Latched {
 /// What a call of NCCL gave; that the library could not even be loaded is told
 /// by N instead.
 fn failed_call(told: &Fields) -> Option<String> {
-    told.first("version").and(told.text("error")).map(str::to_owned)
+    let error = told.first("version").and(told.text("error"));
+    error.or(told.text("init-error")).map(str::to_owned)
 }
 
 fn mapping(told: &Fields) -> Vec<Vec<u8>> {
@@ -246,24 +278,86 @@ fn not_called(told: &Fields) -> Option<LatchedView> {
     Some(LatchedView::Unreadable(Unreadable::new(why)))
 }
 
-fn read_latched(pid: i32, told: &Fields, images: &ImageCache) -> LatchedView {
-    if told.first("version").is_none() {
-        let none = || LatchedView::Unreadable(Unreadable::new("no libnccl was given to the probe"));
-        return not_called(told).unwrap_or_else(none);
+/// The readers of NCCL's memory, which read each library file once.
+pub struct Readers {
+    images: ImageCache,
+    layouts: LayoutCache,
+}
+
+impl Readers {
+    /// For probes that call this library, whatever its name.
+    pub fn new(library: Option<&Path>) -> Self {
+        let images = library.map_or_else(ImageCache::new, ImageCache::with);
+        Self { images, layouts: LayoutCache::new() }
     }
-    match latched_from_outside(pid, images) {
-        Ok(set) => LatchedView::Outside(set),
-        Err(why) => told_latched(told).unwrap_or(LatchedView::Unreadable(why)),
+
+    /// The library that the probe called, else the first one.
+    ///
+    /// # Errors
+    /// No libnccl is mapped, or the map cannot be read.
+    pub fn called(&self, pid: i32) -> Result<xray::Loaded, Unreadable> {
+        let mut loaded = xray::loaded(pid, &self.images)?;
+        if loaded.is_empty() {
+            return Err(Unreadable::new("no libnccl is loaded in this process"));
+        }
+        let asked_for = loaded.iter().position(|l| self.images.was_asked_for(l));
+        Ok(loaded.swap_remove(asked_for.unwrap_or(0)))
+    }
+
+    /// Rank 0 of the one communicator of a probe.
+    ///
+    /// # Errors
+    /// There is none, or its library or memory cannot be read.
+    pub fn communicator(
+        &self,
+        pid: i32,
+        called: &xray::Loaded,
+    ) -> Result<Communicator, Unreadable> {
+        let all = xray::communicators(pid, called, &self.layouts, Duration::ZERO)?;
+        let first = all.found.into_iter().find(|one| one.rank == 0);
+        first.ok_or_else(|| {
+            let notes = all.notes.iter().map(|note| format!("; {note}")).collect::<String>();
+            Unreadable::new(format!("no communicator was found in this process{notes}"))
+        })
+    }
+
+    /// N and the communicator, from outside where that works, else as told.
+    fn views(&self, pid: i32, told: &Fields) -> (LatchedView, CommunicatorView) {
+        if told.first("version").is_none() {
+            let none = Unreadable::new("no libnccl was given to the probe");
+            let latched = not_called(told).unwrap_or_else(|| LatchedView::Unreadable(none.clone()));
+            return (latched, told_communicator(told, none));
+        }
+        let called = self.called(pid);
+        let latched = called.as_ref().map_err(Clone::clone).and_then(|c| xray::latched(pid, c));
+        let latched = match latched {
+            Ok(set) => LatchedView::Outside(set),
+            Err(why) => told_latched(told).unwrap_or(LatchedView::Unreadable(why)),
+        };
+        if told.first("init").is_none() {
+            return (latched, told_communicator(told, Unreadable::new("NCCL made none")));
+        }
+        let communicator = match called.and_then(|called| self.communicator(pid, &called)) {
+            Ok(one) => CommunicatorView::Made(Box::new(one)),
+            Err(why) => told_communicator(told, why),
+        };
+        (latched, communicator)
     }
 }
 
-/// N of the library that the probe called, else of the first one.
-///
-/// # Errors
-/// No libnccl is mapped, it has no symbols, or the memory cannot be read.
-pub fn latched_from_outside(pid: i32, images: &ImageCache) -> Result<xray::LatchedSet, Unreadable> {
-    let loaded = xray::loaded(pid, images)?;
-    let called = loaded.iter().find(|l| images.was_asked_for(l)).or(loaded.first());
-    let called = called.ok_or_else(|| Unreadable::new("no libnccl is loaded in this process"))?;
-    xray::latched(pid, called)
+/// What a probe says of its communicator, else `why`.
+fn told_communicator(told: &Fields, why: Unreadable) -> CommunicatorView {
+    let unreadable = |why: &str| CommunicatorView::Unreadable(Unreadable::new(why));
+    for key in ["init-error", "no-init"] {
+        if let Some(why) = told.text(key) {
+            return unreadable(why);
+        }
+    }
+    if told.first("init").is_none() {
+        return CommunicatorView::Unwanted;
+    }
+    match told.first("communicator").map(serde_json::from_slice) {
+        Some(Ok(one)) => CommunicatorView::Made(Box::new(one)),
+        _ => unreadable(told.text("no-communicator").unwrap_or(&why.0)),
+    }
 }

@@ -83,7 +83,7 @@ impl<'a> Running<'a> {
                     parent = Some(arrival);
                 }
                 Ok(arrival) => {
-                    let sighting = Sighting::of(&arrival, parent.as_ref(), &self.driver.images);
+                    let sighting = Sighting::of(&arrival, parent.as_ref(), &self.driver.readers);
                     arrival.release();
                     return sighting.map_err(|why| anyhow!(why));
                 }

@@ -1,46 +1,11 @@
 //! The result of `env-check`, which is also its JSON
 //! (`"schema": "nccldiag/env-check/1"`).
 
-use super::{Code, Finding, Latched, Seen};
+use super::{Code, Effect, EffectSource, Finding, Latched, Seen, words};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// The value of the `schema` field.
 pub const SCHEMA: &str = "nccldiag/env-check/1";
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$item_doc:meta])* $variant:ident = $word:literal,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum $name {
-            $($(#[$item_doc])* #[serde(rename = $word)] $variant,)*
-        }
-
-        impl $name {
-            /// Every member, in order.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
-
-            /// The word used in tables, JSON and on the command line.
-            pub fn word(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-
-        impl std::str::FromStr for $name {
-            type Err = ();
-
-            fn from_str(text: &str) -> Result<Self, ()> {
-                Self::ALL.iter().find(|m| m.word() == text).copied().ok_or(())
-            }
-        }
-    };
-}
 
 words! {
     /// Where a variable is set.
@@ -125,6 +90,8 @@ pub struct EnvCheck {
     pub schema: String,
     /// The library that the probes loaded, if any.
     pub nccl: NcclUsed,
+    /// On which GPUs the probes made their communicator.
+    pub effect_source: EffectSource,
     /// One entry for each launch path asked for, in the order of the list.
     pub paths: Vec<PathResult>,
     /// What follows from them.
@@ -179,8 +146,9 @@ pub struct Observation {
     pub latched: Latched,
     /// What NCCL's last `getenv` of this name was answered.
     pub read: Seen,
-    /// What NCCL then chose; nothing yet without a communicator.
-    pub effect: Option<String>,
+    /// What NCCL made of it in a communicator; `None` where there was none, or
+    /// nothing in a communicator is about this variable.
+    pub effect: Option<Effect>,
     /// What became of it.
     pub verdict: Verdict,
     /// The finding that explains a verdict other than `delivered`.

@@ -60,7 +60,7 @@ pub struct Prediction {
     /// How ranks reach each other.
     pub transports: Vec<Reached>,
     /// What rank 0 had decided after init.
-    pub communicator: Option<InForce>,
+    pub communicator: Option<Limits>,
     /// Why there is no answer, or not all of it.
     pub failure: Option<Failure>,
     /// NCCL's own warnings, each once.
@@ -246,7 +246,7 @@ pub struct Reached {
 
 /// What a communicator holds after init, read from rank 0's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InForce {
+pub struct Limits {
     /// Channels for collectives.
     pub channels: Option<u32>,
     /// Bytes of the buffers of LL, LL128 and Simple.

@@ -86,6 +86,12 @@ codes! {
         "A value is in force that no place of the test set.";
     PathFailed = "ND0120" "path-failed" Error,
         "No probe could be observed on a launch path that was tried.";
+    AdjustedByNccl = "ND0121" "adjusted-by-nccl" Warning,
+        "NCCL took the value, but made something else of it.";
+    RefusedByNccl = "ND0122" "refused-by-nccl" Error,
+        "NCCL makes no communicator with this value.";
+    EffectNotChecked = "ND0123" "effect-not-checked" Info,
+        "No communicator could be made or read, so no effect was seen.";
     NoChannelsFound = "ND0201" "no-channels-found" Error,
         "NCCL's search found no channels and fell back to 0.1 GB/s.";
     FewChannels = "ND0202" "few-channels" Warning,

@@ -2,19 +2,24 @@
 //! and nothing is decided here.
 
 mod communicator;
+mod effect;
 mod env_check;
 mod explain;
 mod finding;
 mod value;
+mod words;
 
 pub use communicator::{Activity, Buffers, Communicator, Communicators, Pair, Source};
+pub use effect::{Effect, EffectSource, InForce, Outcome, Provenance};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };
 pub use explain::{
     ChoiceDifference, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
-    FactDifference, Failure, GraphFound, InForce, NcclAsked, NodeAsked, PREDICTED, PredictedChoice,
+    FactDifference, Failure, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED, PredictedChoice,
     PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect, TreeShape, Tried,
 };
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};
+
+use words::words;

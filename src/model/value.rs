@@ -8,7 +8,7 @@ use std::fmt;
 
 /// Why a view of a process could not be read, as one lower-case sentence for a
 /// person, without a full stop: `"process_vm_readv: permission denied"`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error, Serialize, Deserialize)]
 pub struct Unreadable(pub String);
 
 impl fmt::Display for Unreadable {

@@ -1,8 +1,8 @@
 //! Markdown, for an issue or a wiki.
 
 use super::escape::escape;
-use super::table::{counts, expected, views};
-use crate::model::{EnvCheck, Finding};
+use super::table::{counts, expected, source, views};
+use crate::model::{Effect, EnvCheck, Finding, Observation};
 use std::io::{self, Write};
 
 /// Writes the observations as a table, then findings and reasons.
@@ -12,19 +12,21 @@ use std::io::{self, Write};
 pub fn write(result: &EnvCheck, to: &mut dyn Write) -> io::Result<()> {
     let version = result.nccl.version.as_deref().unwrap_or("none, so N was not checked");
     writeln!(to, "## env-check, NCCL {}\n", cell(version))?;
-    writeln!(to, "E exec block, L live environ, N taken by NCCL\n")?;
-    writeln!(to, "| path | set in | variable | value | E | L | N | verdict |")?;
-    writeln!(to, "|---|---|---|---|---|---|---|---|")?;
+    writeln!(to, "effect: {}\n", cell(&source(&result.effect_source)))?;
+    writeln!(to, "E exec block, L live environ, N taken by NCCL, effect and what is in force\n")?;
+    writeln!(to, "| path | set in | variable | value | E | L | N | effect | in force | verdict |")?;
+    writeln!(to, "|---|---|---|---|---|---|---|---|---|---|")?;
     for path in &result.paths {
         for o in &path.observations {
-            let [exec, live, nccl] = views(o);
+            let [exec, live, nccl, effect] = views(o);
             writeln!(
                 to,
-                "| {} | {} | {} | {} | {exec} | {live} | {nccl} | {} |",
+                "| {} | {} | {} | {} | {exec} | {live} | {nccl} | {effect} | {} | {} |",
                 path.id,
                 o.set_in,
                 cell(&o.variable),
                 cell(&expected(o)),
+                cell(&in_force(o)),
                 o.verdict
             )?;
         }
@@ -51,6 +53,13 @@ pub(super) fn item(finding: &Finding) -> String {
         }
     }
     out
+}
+
+fn in_force(o: &Observation) -> String {
+    match &o.effect {
+        Some(Effect::Known { in_force, .. }) => in_force.to_string(),
+        _ => String::new(),
+    }
 }
 
 /// Text that cannot end a table cell or start markup of its own.

@@ -6,6 +6,7 @@ pub mod escape;
 pub mod explain;
 pub mod json;
 pub mod markdown;
+mod marks;
 pub mod rows;
 pub mod table;
 pub mod text;

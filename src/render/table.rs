@@ -3,93 +3,15 @@
 //! fits 80 columns.
 
 use super::escape::{escape, value};
+use super::marks::{Mark, Marks};
 pub use super::text::Look;
 use super::text::{FINDINGS, borderless, counted, paragraph, write_finding};
 use crate::model::{
-    EnvCheck, Family, Finding, Latched, Observation, PathResult, Seen, Status, Verdict,
+    Code, EffectSource, EnvCheck, Family, Finding, Observation, PathResult, Provenance, Status,
+    Verdict,
 };
 use comfy_table::{Cell, Color, Row, Table};
 use std::io::{self, Write};
-
-/// How one view compares with the value that was set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
-    Yes,
-    No,
-    Other,
-    Unread,
-    Unknown,
-    NoNcclValue,
-}
-
-impl Mark {
-    fn text(self, look: Look) -> &'static str {
-        let (word, symbol) = match self {
-            Self::Yes => ("yes", "✓"),
-            Self::No => ("no", "✗"),
-            Self::Other => ("other", "≠"),
-            Self::Unread => ("-", "-"),
-            Self::Unknown => ("?", "?"),
-            Self::NoNcclValue => ("none", "∅"),
-        };
-        if look.terminal { symbol } else { word }
-    }
-
-    fn of(seen: &Seen, expected: &Seen) -> Self {
-        match seen {
-            Seen::Unreadable(_) => Self::Unknown,
-            Seen::Absent => Self::No,
-            same if same == expected => Self::Yes,
-            Seen::Value(_) => Self::Other,
-        }
-    }
-
-    /// N: what NCCL's `getenv` was answered, and for an integer what it made of
-    /// that.
-    fn of_nccl(o: &Observation) -> Self {
-        let read = Self::of(&o.read, &o.expected);
-        match (&o.latched, read) {
-            (_, Self::No | Self::Other) => read,
-            (Latched::Value(_), _) if o.verdict == Verdict::ParsedDifferently => Self::Other,
-            (_, Self::Yes) => Self::Yes,
-            (Latched::Value(n), _) => Self::of_number(*n, o),
-            (Latched::NotRead | Latched::NotCached, _) => Self::Unread,
-            // Only names that begin so are listed in the library.
-            (Latched::NoSuchParameter, _) if !o.variable.starts_with("NCCL_") => Self::Unread,
-            (Latched::NoSuchParameter, _) => Self::NoNcclValue,
-            (Latched::Unreadable(_), _) => Self::Unknown,
-        }
-    }
-
-    /// Without a record of the read only the number is left.
-    fn of_number(latched: i64, o: &Observation) -> Self {
-        let written = |v: &[u8]| v == latched.to_string().as_bytes();
-        match o.verdict {
-            Verdict::Delivered | Verdict::LiveOnly | Verdict::ExecOverwritten => Self::Yes,
-            _ if o.expected.value().is_some_and(written) => Self::Yes,
-            _ => Self::Other,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Marks {
-    exec: Mark,
-    live: Mark,
-    nccl: Mark,
-    verdict: Verdict,
-}
-
-impl Marks {
-    fn of(o: &Observation) -> Self {
-        Self {
-            exec: Mark::of(&o.exec, &o.expected),
-            live: Mark::of(&o.live, &o.expected),
-            nccl: Mark::of_nccl(o),
-            verdict: o.verdict,
-        }
-    }
-}
 
 /// Writes the whole result.
 ///
@@ -97,17 +19,30 @@ impl Marks {
 /// The writer's own.
 pub fn write(result: &EnvCheck, look: Look, to: &mut dyn Write) -> io::Result<()> {
     writeln!(to, "{}", heading(result))?;
+    if result.nccl.path.is_some() {
+        paragraph("effect: ", &effect_line(result), look, to)?;
+    }
     let words = look.terminal.then_some("✓ the value set there, ✗ absent, ≠ another value");
     let words = words.unwrap_or("yes: the value set there, no: absent, other: another value");
     writeln!(to, "E exec block, L live environ, N taken by NCCL")?;
     writeln!(to, "{words}")?;
     writeln!(
         to,
-        "{}: not read yet, {}: could not be read, {}: NCCL has no such variable\n",
+        "{}: not read yet, {}: could not be read, {}: NCCL has no such variable",
         Mark::Unread.text(look),
         Mark::Unknown.text(look),
         Mark::NoNcclValue.text(look)
     )?;
+    if shows_effect(result) {
+        writeln!(
+            to,
+            "effect {}: NCCL works by it, {}: by another value, {}: it never took it",
+            Mark::Yes.text(look),
+            Mark::Other.text(look),
+            Mark::No.text(look)
+        )?;
+    }
+    writeln!(to)?;
     for &family in Family::ALL {
         write_family(result, family, look, to)?;
     }
@@ -121,6 +56,29 @@ fn heading(result: &EnvCheck) -> String {
         (Some(version), Some(path)) => format!("NCCL {} {}", escape(version), escape(path)),
         (None, Some(path)) => format!("NCCL {}", escape(path)),
         _ => "NCCL: none, so N was not checked".into(),
+    }
+}
+
+/// Whether there is an effect to show.
+fn shows_effect(result: &EnvCheck) -> bool {
+    result.effect_source.provenance != Provenance::None
+}
+
+/// Where the effect comes from; a long reason is in the finding below.
+fn effect_line(result: &EnvCheck) -> String {
+    match result.findings.iter().find(|f| f.code == Code::EffectNotChecked) {
+        Some(finding) if !shows_effect(result) => format!("none, see {}", finding.code),
+        _ => source(&result.effect_source),
+    }
+}
+
+/// Where the effect comes from, in words.
+pub fn source(source: &EffectSource) -> String {
+    let detail = escape(&source.detail);
+    match source.provenance {
+        Provenance::Virtual => format!("virtual node ({detail})"),
+        Provenance::Measured => format!("measured ({detail})"),
+        Provenance::None => format!("none ({detail})"),
     }
 }
 
@@ -139,17 +97,24 @@ fn write_family(
     if look.colour {
         table.enforce_styling();
     }
-    table.set_header([family.word(), "set in", "E", "L", "N", "verdict"]);
-    for path in paths {
-        add_path(&mut table, path, look);
+    let effect = shows_effect(result);
+    let mut header = vec![family.word(), "set in", "E", "L", "N", "verdict"];
+    let mut widths = vec![26, 9, 5, 5, 5, 18];
+    if effect {
+        header.insert(5, "effect");
+        widths.insert(5, 6);
     }
-    // The columns are padded by two, so that one family lines up with the next.
-    let widths = [26, 9, 5, 5, 5, 18];
+    table.set_header(header);
+    for path in paths {
+        add_path(&mut table, path, &Style { look, effect });
+    }
+    // One family lines up with the next, and all of it fits 80 columns.
+    let padding = if effect { 1 } else { 2 };
     for (index, width) in widths.into_iter().enumerate() {
         if let Some(column) = table.column_mut(index) {
-            column.set_padding((0, 2));
+            column.set_padding((0, padding));
             column.set_constraint(comfy_table::ColumnConstraint::LowerBoundary(
-                comfy_table::Width::Fixed(width + 2),
+                comfy_table::Width::Fixed(width + padding),
             ));
         }
     }
@@ -159,10 +124,18 @@ fn write_family(
     writeln!(to)
 }
 
-/// One row for each place when its variables agree, else one for each variable.
+/// What rows depend on besides their marks.
+struct Style {
+    look: Look,
+    /// There is a column for the effect.
+    effect: bool,
+}
+
+/// One row for each place when its variables agree, else one for each group of
+/// variables that do.
 /// Places that one process had together are joined by a plus. Processes that
 /// look alike are shown once, with their number.
-fn add_path(table: &mut Table, path: &PathResult, look: Look) {
+fn add_path(table: &mut Table, path: &PathResult, style: &Style) {
     let processes: Vec<&[Observation]> =
         path.observations.chunk_by(|a, b| a.process == b.process).collect();
     let mut id = path.id.as_str();
@@ -176,7 +149,7 @@ fn add_path(table: &mut Table, path: &PathResult, look: Look) {
         for (nth, group) in places.enumerate() {
             let plus = if nth > 0 { "+" } else { "" };
             let place = format!("{plus}{}", group[0].set_in);
-            add_group(table, std::mem::take(&mut id), &place, group, look);
+            add_group(table, std::mem::take(&mut id), &place, group, style);
         }
         let count = processes.iter().filter(|other| alike(other, process)).count();
         if count > 1 {
@@ -185,16 +158,31 @@ fn add_path(table: &mut Table, path: &PathResult, look: Look) {
     }
 }
 
-fn add_group(table: &mut Table, id: &str, place: &str, group: &[Observation], look: Look) {
-    let first = Marks::of(&group[0]);
-    if group.iter().all(|o| Marks::of(o) == first) {
-        table.add_row(row(id, place, first, look));
+fn add_group(table: &mut Table, id: &str, place: &str, group: &[Observation], style: &Style) {
+    let parts = merged(group);
+    if let [(_, marks, _)] = parts[..] {
+        table.add_row(row(id, place, marks, style));
         return;
     }
     table.add_row([id, place]);
-    for o in group {
-        table.add_row(row(&format!("  {}", o.variable), "", Marks::of(o), look));
+    for (variable, marks, count) in parts {
+        let more = if count > 1 { format!("& {} more", count - 1) } else { String::new() };
+        table.add_row(row(&format!("  {variable}"), &more, marks, style));
     }
+}
+
+/// Variables with the same marks together: the first one, the marks, how many.
+fn merged(group: &[Observation]) -> Vec<(&str, Marks, usize)> {
+    let mut parts: Vec<(&str, Marks, usize)> = Vec::new();
+    for o in group {
+        let marks = Marks::of(o);
+        let with = |part: &(&str, Marks, usize)| part.1.merged(marks);
+        match parts.iter_mut().find_map(|part| with(part).map(|both| (part, both))) {
+            Some((part, both)) => (part.1, part.2) = (both, part.2 + 1),
+            None => parts.push((&o.variable, marks, 1)),
+        }
+    }
+    parts
 }
 
 fn alike(a: &[Observation], b: &[Observation]) -> bool {
@@ -202,7 +190,7 @@ fn alike(a: &[Observation], b: &[Observation]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| unnumbered(a) == unnumbered(b))
 }
 
-fn row(id: &str, place: &str, marks: Marks, look: Look) -> Row {
+fn row(id: &str, place: &str, marks: Marks, style: &Style) -> Row {
     let colour = match marks.verdict {
         Verdict::Delivered => Color::Green,
         Verdict::LiveOnly | Verdict::ExecOverwritten => Color::Cyan,
@@ -211,14 +199,14 @@ fn row(id: &str, place: &str, marks: Marks, look: Look) -> Row {
         }
         _ => Color::Yellow,
     };
-    Row::from([
-        Cell::new(id),
-        Cell::new(place),
-        Cell::new(marks.exec.text(look)),
-        Cell::new(marks.live.text(look)),
-        Cell::new(marks.nccl.text(look)),
-        Cell::new(marks.verdict.word()).fg(colour),
-    ])
+    let mut views = vec![marks.exec, marks.live, marks.nccl];
+    if style.effect {
+        views.push(marks.effect.unwrap_or(Mark::Unread));
+    }
+    let mut cells = vec![Cell::new(id), Cell::new(place)];
+    cells.extend(views.into_iter().map(|mark| Cell::new(mark.text(style.look))));
+    cells.push(Cell::new(marks.verdict.word()).fg(colour));
+    Row::from(cells)
 }
 
 fn write_findings(findings: &[Finding], look: Look, to: &mut dyn Write) -> io::Result<()> {
@@ -271,10 +259,11 @@ pub fn counts(result: &EnvCheck) -> String {
 }
 
 /// One observation in words, for the formats without a table.
-pub fn views(o: &Observation) -> [String; 3] {
+pub fn views(o: &Observation) -> [String; 4] {
     let plain = Look { terminal: false, colour: false, width: 80 };
     let marks = Marks::of(o);
-    [marks.exec, marks.live, marks.nccl].map(|mark| mark.text(plain).to_owned())
+    let effect = marks.effect.unwrap_or(Mark::Unread);
+    [marks.exec, marks.live, marks.nccl, effect].map(|mark| mark.text(plain).to_owned())
 }
 
 /// The value that was set, short.

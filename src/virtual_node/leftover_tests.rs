@@ -2,7 +2,6 @@
 //! open files; and what it never touches: the driver's libraries and devices,
 //! and the file of the library.
 
-use super::RUNTIME_LIBRARY;
 use super::describe::{DescribeError, describe};
 use super::node::{Mode, Node, NodeSpec};
 use super::testing::{through_this_program, topology};
@@ -198,44 +197,4 @@ fn a_library_without_symbols_is_refused_with_the_way_out() {
     assert!(matches!(error, DescribeError::Stripped { .. }), "{error}");
     let other = describe(Path::new("/proc/self/exe"), &spec.topology, &spec.model, None);
     assert!(matches!(other, Err(DescribeError::NoRuntime { .. })), "{other:?}");
-}
-
-/// What a Python child does with the shared object.
-const SCRIPT: &str = "
-import ctypes, os, sys
-runtime = ctypes.CDLL(sys.argv[1]); nccl = ctypes.CDLL(sys.argv[2])
-node = open(sys.argv[3], 'rb').read()
-if runtime.nccldiag_virtual_install(ctypes.c_void_p(nccl._handle), node): os._exit(1)
-comms = (ctypes.c_void_p * 2)()
-result = nccl.ncclCommInitAll(comms, 2, None)
-runtime.nccldiag_virtual_missing.restype = ctypes.c_char_p
-print('init', result, runtime.nccldiag_virtual_missing(), flush=True)
-os._exit(0)
-";
-
-#[test]
-fn the_shared_object_serves_a_python_process() {
-    for oldest in [true, false] {
-        let Some(spec) = spec(oldest, H100) else { return };
-        let folder = tempfile::tempdir().expect("temp folder");
-        let file = |name: &str, bytes: &[u8]| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, bytes).expect("space for it");
-            path
-        };
-        let node = describe(&spec.library, &spec.topology, &spec.model, None).expect("a wheel");
-        let runtime = file("runtime.so", RUNTIME_LIBRARY);
-        let topology = file("topology.xml", spec.topology.text.as_bytes());
-        let node = file("node", node.encode().as_bytes());
-        let mut python = Command::new("python3");
-        python.args(["-c", SCRIPT]).arg(runtime).arg(&spec.library).arg(node);
-        let output =
-            python.env("NCCL_TOPO_FILE", topology).env("NCCL_SOCKET_IFNAME", "lo").output();
-        let Ok(output) = output else {
-            skipped("no python3");
-            return;
-        };
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(text.contains("init 0 b''"), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    }
 }

@@ -17,11 +17,6 @@ pub mod topology;
 pub mod worker;
 mod xml;
 
-/// The runtime as a shared object, for processes that are not ours: see
-/// `probes/vruntime.rs` for its two functions.
-pub const RUNTIME_LIBRARY: &[u8] =
-    include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_vruntime.so"));
-
 #[cfg(test)]
 mod leftover_tests;
 #[cfg(test)]

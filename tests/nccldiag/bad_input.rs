@@ -143,7 +143,7 @@ fn a_library_that_was_cut_off_is_called_damaged() {
 }
 
 #[test]
-fn a_stripped_library_gives_what_a_whole_one_gives() {
+fn a_stripped_library_gives_what_a_whole_one_gives_but_no_effect() {
     if !has_tools(&["strip"]) {
         return;
     }
@@ -157,9 +157,16 @@ fn a_stripped_library_gives_what_a_whole_one_gives() {
         let plain = version.split('+').next();
         assert_eq!(result.nccl.version.as_deref(), plain);
         let json = serde_json::to_value(&result).expect("JSON");
-        let integer = &json["paths"][0]["observations"][0];
+        let all = json["paths"][0]["observations"].as_array().expect("a list");
+        let named = |o: &&serde_json::Value| o["variable"] == "NCCL_GDRCOPY_ENABLE";
+        let integer = all.iter().find(named).expect("the integer canary");
         assert_eq!([&integer["exec"], &integer["live"], &integer["read"]], ["100001"; 3]);
         assert_eq!(integer["latched"]["value"], 100_001, "NCCL {version}: {integer}");
+        let effect = all[0]["effect"]["unreadable"].as_str().unwrap_or_default();
+        assert!(effect.contains("no symbol table"), "NCCL {version}: {}", all[0]);
+        assert_eq!(json["effect_source"]["provenance"], "none");
+        let told = result.findings.iter().filter(|f| f.code.number() == "ND0123");
+        assert_eq!(told.count(), 1, "{:?}", result.findings);
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod custom;
+mod effect;
 mod explain;
 mod harness;
 mod latched;

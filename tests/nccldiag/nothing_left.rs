@@ -3,6 +3,8 @@
 use crate::harness::{OnTerminal, PROGRAM, Sandbox, Started, eventually, has_tools, main_library};
 use nccldiag::model::{EnvCheck, Status};
 use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -84,6 +86,7 @@ fn ctrl_c_on_a_terminal_ends_the_run_with_what_was_seen_so_far() {
 fn after_sigkill_every_probe_ends_and_the_next_run_cleans_up() {
     for paths in ["setsid,nohup", "py-spawn,py-forkserver,py-pool,py-subprocess-empty-env"] {
         let sandbox = Sandbox::new();
+        let before = shared_memory();
         let (run, probes) = stopped_with_waiting_probes(&sandbox, paths);
         assert!(!probes.is_empty());
         let start = Instant::now();
@@ -95,9 +98,52 @@ fn after_sigkill_every_probe_ends_and_the_next_run_cleans_up() {
         // Promised are 2 s; a loaded machine gets more.
         assert!(time < Duration::from_secs(10), "{time:?}");
         assert_eq!(sandbox.leftovers().len(), 1, "the dead run's folder");
+        assert_eq!(shared_memory().difference(&before).count(), 0);
         sandbox.check(["--path", "fork-exec"]).exits(0);
         sandbox.assert_nothing_left();
     }
+}
+
+/// What NCCL keeps under a name in shared memory, of all processes here.
+fn shared_memory() -> BTreeSet<OsString> {
+    let all = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = all.map(|entry| entry.file_name());
+    names.filter(|name| name.as_encoded_bytes().starts_with(b"nccl-")).collect()
+}
+
+/// A communicator is alive when the driver is killed: NCCL's threads, which
+/// have names of their own here, are there.
+#[test]
+fn after_sigkill_a_communicator_leaves_nothing() {
+    let Some(library) = main_library() else { return };
+    let sandbox = Sandbox::new();
+    let before = shared_memory();
+    let run = eventually("probe with a communicator", || {
+        let mut command = sandbox.env_check(["--jobs", "8", "--path", "setsid,py-spawn,py-fork"]);
+        command.args(["-e", "NCCL_SET_THREAD_NAME=1"]);
+        let mut run = Started::new(command.arg("--nccl").arg(&library));
+        while run.is_running() {
+            if connected(&sandbox).is_empty() {
+                continue;
+            }
+            run.signal(Signal::SIGSTOP);
+            let until = Instant::now() + Duration::from_secs(20);
+            // The stopped driver cannot let a probe go, so each gets that far.
+            while Instant::now() < until {
+                if !having(&sandbox, b"NCCL Service").is_empty() {
+                    return Some(run);
+                }
+            }
+            run.signal(Signal::SIGCONT);
+        }
+        None
+    });
+    run.signal(Signal::SIGKILL);
+    run.end();
+    sandbox.wait_until_empty();
+    assert_eq!(shared_memory().difference(&before).count(), 0);
+    sandbox.check(["--path", "fork-exec"]).exits(0);
+    sandbox.assert_nothing_left();
 }
 
 /// A run whose driver is stopped, and the process ids of probes that were
@@ -124,12 +170,17 @@ fn stopped_with_waiting_probes(sandbox: &Sandbox, paths: &str) -> (Started, Vec<
 
 /// The processes of a sandbox that hold a lifeline: probes name its thread.
 fn connected(sandbox: &Sandbox) -> Vec<i32> {
-    let has_lifeline = |pid: &i32| {
+    having(sandbox, b"lifeline\n")
+}
+
+/// The processes of a sandbox that have a thread whose name begins so.
+fn having(sandbox: &Sandbox, thread: &[u8]) -> Vec<i32> {
+    let has_it = |pid: &i32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let name = |task: std::fs::DirEntry| std::fs::read(task.path().join("comm")).ok();
-        tasks.filter_map(name).any(|name| name == b"lifeline\n")
+        tasks.filter_map(name).any(|name| name.starts_with(thread))
     };
-    sandbox.processes().into_iter().map(|(pid, _)| pid).filter(has_lifeline).collect()
+    sandbox.processes().into_iter().map(|(pid, _)| pid).filter(has_it).collect()
 }
 
 #[test]

@@ -36,7 +36,8 @@ fn the_json_has_exactly_the_documented_fields() {
     let ended = short(&Sandbox::new(), &["--format", "json"]);
     let json: Value = serde_json::from_slice(&ended.exits(0).stdout).expect("JSON");
     // serde_json sorts the keys of a Value.
-    assert_eq!(keys(object(&json)), ["findings", "nccl", "paths", "schema"]);
+    assert_eq!(keys(object(&json)), ["effect_source", "findings", "nccl", "paths", "schema"]);
+    assert_eq!(keys(object(&json["effect_source"])), ["detail", "provenance"]);
     assert_eq!(json["schema"], "nccldiag/env-check/1");
     assert_eq!(json["nccl"], json!({"path": library, "version": "2.27.7", "symbols": true}));
     let paths = list(&json["paths"]);
@@ -68,13 +69,17 @@ fn json_values_have_one_form_for_each_state() {
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     let delivered = &json["paths"][0]["observations"];
     let expected = json!({
-        "variable": "NCCL_GDRCOPY_ENABLE", "set_in": "shell", "process": 0, "expected": "100001",
-        "exec": "100001", "live": "100001", "latched": {"value": 100_001}, "read": "100001",
-        "effect": null, "verdict": "delivered", "finding": null,
+        "variable": "NCCL_BUFFSIZE", "set_in": "shell", "process": 0, "expected": "1048576",
+        "exec": "1048576", "live": "1048576", "latched": {"value": 1_048_576}, "read": "1048576",
+        "effect": {"in_force": 1_048_576, "outcome": "as_set"}, "verdict": "delivered",
+        "finding": null,
     });
-    assert_eq!(delivered[0], expected);
-    assert_eq!(delivered[1]["latched"], "not_cached");
+    assert_eq!(delivered[2], expected);
+    assert_eq!(delivered[0]["latched"], "not_cached");
+    assert_eq!(delivered[0]["effect"], json!({"in_force": ["Ring"], "outcome": "as_set"}));
+    assert_eq!(delivered[5]["effect"], Value::Null);
     let lost = &json["paths"][1]["observations"][0];
+    assert_eq!(lost["effect"]["outcome"], "not_taken");
     assert_eq!([&lost["exec"], &lost["live"], &lost["read"]], [&Value::Null; 3]);
     assert_eq!([&lost["verdict"], &lost["finding"]], ["never_delivered", "ND0102"]);
 }
@@ -85,7 +90,7 @@ fn values_that_are_no_text_and_names_that_nccl_does_not_know_have_their_forms() 
     if main_library().is_none() {
         return;
     }
-    let mut all = arguments(&["--format", "json", "-e", "NCCL_NO_SUCH_NAME=1"]);
+    let mut all = arguments(&["--format", "json", "--light", "-e", "NCCL_NO_SUCH_NAME=1"]);
     all.extend(["-e", "NCCL_ALGO=Ring", "-e", "NCCL_BUFFSIZE=4194304"].map(Into::into));
     all.extend(["-e".into(), OsString::from_vec(b"NCCL_TOPO_FILE=\xff\xfe".to_vec())]);
     let ended = Sandbox::new().check(all);
@@ -117,7 +122,8 @@ fn csv_has_a_row_for_each_observation() {
         reader.headers().expect("a header").iter().map(String::from).collect();
     assert_eq!(header[0], "path");
     let rows: Vec<csv::StringRecord> = reader.records().collect::<Result<_, _>>().expect("rows");
-    assert_eq!(rows.len(), 6);
+    // Seven variables on three launches.
+    assert_eq!(rows.len(), 21);
     assert!(rows.iter().all(|row| row.len() == header.len()));
 }
 
@@ -125,7 +131,7 @@ fn csv_has_a_row_for_each_observation() {
 fn markdown_has_one_table_with_equal_rows() {
     let text = short(&Sandbox::new(), &["--format", "markdown"]).exits(0).out();
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
-    assert_eq!(rows.len(), 8, "{text}");
+    assert_eq!(rows.len(), 2 + 21, "{text}");
     let bars = |row: &str| row.replace("\\|", "").matches('|').count();
     assert!(rows.iter().all(|row| bars(row) == bars(rows[0])), "{text}");
 }

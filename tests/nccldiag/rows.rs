@@ -1,31 +1,46 @@
-//! What each launch path delivers, held against what NCCL itself latched: one
-//! full run for every library of this test run.
+//! What each launch path delivers, held against what NCCL itself latched and
+//! what is then in force in a communicator: one full run for every library of
+//! this test run.
 
 use crate::harness::{Sandbox, finish, has_tools, library, skip, versions};
-use nccldiag::model::{EnvCheck, Latched, Observation, PathResult, Seen, Status};
+use nccldiag::model::{
+    Effect, EnvCheck, Latched, Observation, PathResult, Provenance, Seen, Status,
+};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-const INTEGER: &str = "NCCL_GDRCOPY_ENABLE";
-const STRING: &str = "NCCL_SOCKET_IFNAME";
-
-/// What each place sets: the integer and the string.
-const VALUES: [(&str, i64, &str); 8] = [
-    ("shell", 100_001, "lo,c10"),
-    ("parent", 200_001, "lo,c20"),
-    ("child", 300_001, "lo,c30"),
-    ("site", 400_001, "lo,c40"),
-    ("site2", 400_002, "lo,c41"),
-    ("conf", 500_001, "lo,c50"),
-    ("launcher", 600_001, "lo,c60"),
-    ("launcher2", 600_002, "lo,c61"),
+/// The watched variables, and what the cache of each holds when nobody set it;
+/// `None` where NCCL caches no integer.
+const NAMES: [(&str, Option<i64>); 7] = [
+    ("NCCL_ALGO", None),
+    ("NCCL_PROTO", None),
+    ("NCCL_BUFFSIZE", Some(-2)),
+    ("NCCL_MIN_NCHANNELS", Some(-2)),
+    ("NCCL_NTHREADS", Some(-2)),
+    ("NCCL_GDRCOPY_ENABLE", Some(0)),
+    ("NCCL_SOCKET_IFNAME", None),
 ];
 
+/// What each place sets, in the order of `NAMES`.
+const VALUES: [(&str, [&str; 7]); 8] = [
+    ("shell", ["Ring", "LL", "1048576", "10", "96", "100001", "lo,c10"]),
+    ("parent", ["ring", "LL128", "1572864", "11", "128", "200001", "lo,c20"]),
+    ("child", ["Tree", "Simple", "2097152", "12", "160", "300001", "lo,c30"]),
+    ("site", ["tree", "simple", "2621440", "13", "192", "400001", "lo,c40"]),
+    ("site2", ["RING", "ll", "3145728", "14", "224", "400002", "lo,c41"]),
+    ("conf", ["TREE", "ll128", "3670016", "15", "288", "500001", "lo,c50"]),
+    ("launcher", ["tREE", "SIMPLE", "4718592", "16", "320", "600001", "lo,c60"]),
+    ("launcher2", ["rING", "Ll", "5242880", "17", "352", "600002", "lo,c61"]),
+];
+
+/// How NCCL spells algorithms and protocols.
+const SPELLED: [&str; 5] = ["Ring", "Tree", "LL", "LL128", "Simple"];
+
 /// Path, process, place, E, L, N, verdict, condition. `yes` is the value of
-/// the place itself, `no` is absent (for the cached integer: its default 0), a
-/// place's name is the value of that place. The condition is about NCCL's
-/// version or about the Python that ran.
+/// the place itself, `no` is absent (for a cached integer: its default), a
+/// place's name is the value of that place. What NCCL took is also what is in
+/// force. The condition is about NCCL's version or about the Python that ran.
 const ROWS: &str = "
     fork-exec                  0 shell    yes      yes      yes      delivered
     fork-exec                  1 parent   yes      yes      yes      delivered
@@ -204,6 +219,12 @@ fn every_path_delivers_what_its_rows_say() {
         let mut command = sandbox.env_check(["--format", "json", "--nccl"]);
         let result = finish(command.arg(&library)).exits(0).result();
         assert_eq!(result.paths.len(), rows().map(|r| r.path).collect::<BTreeSet<_>>().len());
+        assert_eq!(
+            result.effect_source.provenance,
+            Provenance::Virtual,
+            "{:?}",
+            result.effect_source
+        );
         compare(&result, &version, Kind::of("python3".as_ref()), &["py-setproctitle"]);
         sandbox.assert_nothing_left();
     }
@@ -271,28 +292,61 @@ impl Row {
         }
     }
 
-    /// What a word of the table stands for: the integer and the string.
-    fn values(&self, word: &str) -> Option<(i64, &'static str)> {
+    /// What a word of the table stands for, for the variable of this index.
+    fn value(&self, word: &str, variable: usize) -> Option<&'static str> {
         let place = if word == "yes" { self.place } else { word };
-        let found = VALUES.iter().find(|(name, ..)| *name == place);
+        let found = VALUES.iter().find(|(name, _)| *name == place);
         assert!(found.is_some() || word == "no", "unknown word {word}");
-        found.map(|&(_, integer, string)| (integer, string))
+        found.map(|(_, values)| values[variable])
     }
 
     /// Everything that the program is to report, in its own words.
-    fn expected(&self, variable: &str) -> String {
-        let text = |word| match (self.values(word), variable == INTEGER) {
-            (None, _) => Seen::Absent,
-            (Some((integer, _)), true) => Seen::Value(integer.to_string().into()),
-            (Some((_, string)), false) => Seen::Value(string.into()),
+    fn expected(&self, variable: usize) -> String {
+        let text = |word| match self.value(word, variable) {
+            None => Seen::Absent,
+            Some(value) => Seen::Value(value.into()),
         };
-        let latched = match variable == INTEGER {
-            true => Latched::Value(self.values(self.latched).map_or(0, |(integer, _)| integer)),
-            false => Latched::NotCached,
+        let latched = match (NAMES[variable].1, self.value(self.latched, variable)) {
+            (None, _) => Latched::NotCached,
+            (Some(default), None) => Latched::Value(default),
+            (Some(_), Some(value)) => Latched::Value(value.parse().expect("a number")),
         };
         let [set, exec, live, read] = ["yes", self.exec, self.live, self.latched].map(text);
         let place = self.place.trim_end_matches('2');
-        facts(self.process, variable, place, [&set, &exec, &live, &read], &latched, self.verdict)
+        let seen = [&set, &exec, &live, &read];
+        let name = NAMES[variable].0;
+        let known = facts(self.process, name, place, seen, &latched, self.verdict);
+        format!("{known}, {}", self.effect(variable))
+    }
+
+    /// What a communicator is to show.
+    fn effect(&self, variable: usize) -> String {
+        if variable >= 5 {
+            return "shows nothing".into();
+        }
+        let outcome = if self.latched == "yes" { "as_set" } else { "not_taken" };
+        match self.value(self.latched, variable) {
+            None => format!("{outcome}, as without it"),
+            Some(value) => {
+                let spelled = SPELLED.iter().find(|name| name.eq_ignore_ascii_case(value));
+                format!("{outcome}, in force {}", spelled.unwrap_or(&value))
+            }
+        }
+    }
+}
+
+/// What a communicator showed; what no place sets is NCCL's own choice.
+fn shown(o: &Observation) -> String {
+    let (in_force, outcome) = match &o.effect {
+        None => return "shows nothing".into(),
+        Some(Effect::Unreadable { unreadable }) => return format!("unreadable: {unreadable}"),
+        Some(Effect::Known { in_force, outcome }) => (in_force.to_string(), outcome),
+    };
+    let outcome = outcome.map_or("unknown", |outcome| outcome.word());
+    let set = VALUES.iter().flat_map(|(_, values)| values);
+    match set.into_iter().any(|value| value.eq_ignore_ascii_case(&in_force)) {
+        true => format!("{outcome}, in force {in_force}"),
+        false => format!("{outcome}, as without it"),
     }
 }
 
@@ -319,7 +373,9 @@ fn facts(
 
 fn observed(o: &Observation) -> String {
     let seen = [&o.expected, &o.exec, &o.live, &o.read];
-    facts(o.process, &o.variable, o.set_in.word(), seen, &o.latched, o.verdict.word())
+    let place = o.set_in.word();
+    let known = facts(o.process, &o.variable, place, seen, &o.latched, o.verdict.word());
+    format!("{known}, {}", shown(o))
 }
 
 /// Fails with all rows of all paths that differ.
@@ -337,8 +393,9 @@ fn differing(path: &PathResult, version: &str, python: Kind, may_skip: &[&str]) 
         return vec![format!("{} {}: {:?}", path.id, path.status, path.reason)];
     }
     let of_path = rows().filter(|row| row.path == path.id && row.applies(version, python));
+    let variables = 0..NAMES.len();
     let mut expected: Vec<String> =
-        of_path.flat_map(|row| [INTEGER, STRING].map(|name| row.expected(name))).collect();
+        of_path.flat_map(|row| variables.clone().map(move |v| row.expected(v))).collect();
     let mut found: Vec<String> = path.observations.iter().map(observed).collect();
     expected.sort();
     found.sort();

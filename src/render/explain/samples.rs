@@ -3,7 +3,7 @@
 
 use crate::model::{
     ChoiceDifference, Code, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
-    FactDifference, Failure, Finding, GraphFound, InForce, NcclAsked, NodeAsked, PREDICTED,
+    FactDifference, Failure, Finding, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED,
     PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect,
     TreeShape, Tried,
 };
@@ -65,7 +65,7 @@ pub fn usual() -> Explain {
         Reached { via: "NVLS".into(), pairs: Vec::new(), connections: 128 },
     ];
     prediction.transports.truncate(1);
-    prediction.communicator = Some(InForce {
+    prediction.communicator = Some(Limits {
         channels: Some(24),
         buffers: Some([524_288, 4_915_200, 4_194_304]),
         min_ctas: None,
@@ -123,7 +123,7 @@ pub fn silent() -> Explain {
         busbw: None,
     }];
     prediction.communicator =
-        Some(InForce { channels: None, buffers: None, min_ctas: None, max_ctas: None });
+        Some(Limits { channels: None, buffers: None, min_ctas: None, max_ctas: None });
     explain(prediction)
 }
 

@@ -3,7 +3,7 @@
 
 use super::block::{Block, Cell, Column, Grid, Section, Tone, Width};
 use super::sizes::{bytes, figure, numbers};
-use crate::model::{CostCell, GraphFound, InForce, Prediction, Reached, TreeShape};
+use crate::model::{CostCell, GraphFound, Limits, Prediction, Reached, TreeShape};
 use crate::render::text::counted;
 
 /// More rings, trees or pairs than these are counted only.
@@ -245,7 +245,7 @@ fn transport(reached: &Reached, total: usize) -> String {
     format!("{}: {which}, {}", reached.via, counted(reached.connections, "connection"))
 }
 
-fn in_force(held: &InForce) -> Vec<String> {
+fn in_force(held: &Limits) -> Vec<String> {
     let mut parts = Vec::new();
     parts.extend(held.channels.map(|n| counted(n as usize, "channel")));
     parts.extend(match (held.min_ctas, held.max_ctas) {

@@ -3,7 +3,7 @@
 
 use super::ask::Outcome;
 use crate::model::{
-    Communicator, CostCell, GraphFound, InForce, Pair, Prediction, Reached, RingOrder, TreeShape,
+    Communicator, CostCell, GraphFound, Limits, Pair, Prediction, Reached, RingOrder, TreeShape,
 };
 use crate::nccl::log::{Cost, Level, RankLog};
 use std::collections::{BTreeMap, BTreeSet};
@@ -131,8 +131,8 @@ fn transports(ranks: &[RankLog]) -> Vec<Reached> {
     all.into_iter().map(reached).collect()
 }
 
-fn in_force(one: &Communicator) -> InForce {
-    InForce {
+fn in_force(one: &Communicator) -> Limits {
+    Limits {
         channels: one.channels,
         buffers: one.buffers.map(|b| [b.ll, b.ll128, b.simple]),
         min_ctas: one.min_ctas,
