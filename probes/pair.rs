@@ -59,7 +59,7 @@ impl Pair {
         }
         let Some(visible) = spec.text("visible") else { return Ok(None) };
         // SAFETY: the only other thread of ours waits for a byte and reads no
-        // environment; in Python this thread holds the interpreter's lock.
+        // environment, and a Python child has no thread besides the calling one.
         unsafe { std::env::set_var("CUDA_VISIBLE_DEVICES", visible) };
         Ok(pair(Gpus::Real))
     }

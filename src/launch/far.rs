@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The digits are damaged, or nobody can be told.
 pub fn probe(hex: &[u8]) -> Result<()> {
     let bytes = frame::unhex(hex).context("the probe's argument is damaged")?;
-    let spec = gpus::far_from_here(&Fields::decode(&bytes));
+    let spec = gpus::readable_here(&Fields::decode(&bytes));
     match Session::open(spec.clone()) {
         Ok(mut session) => {
             session.latch();
@@ -30,7 +30,7 @@ pub fn probe(hex: &[u8]) -> Result<()> {
         }
         Err(_) => {
             end_in_time(&spec);
-            tell(&spec)
+            tell(&gpus::away(&spec))
         }
     }
 }

@@ -27,6 +27,9 @@ use std::time::Duration;
 /// what NCCL does without it.
 const TOPOLOGY: &str = include_str!("../../matrix/topologies/probe-a100x2.xml");
 
+/// The field that marks the specification of a trial, which has no socket.
+const TRIAL: &str = "trial";
+
 /// The GPUs of a run.
 pub struct Gpus {
     kind: Kind,
@@ -105,6 +108,7 @@ impl Gpus {
         let mut spec = Fields::default();
         spec.push("library", trial.library.as_os_str().as_bytes())
             .push("token", TOKEN)
+            .push(TRIAL, "1")
             .push("limit", trial.limit.as_secs_f64().to_string());
         trial.folder.keep_out(&mut spec, true);
         self.tell(&mut spec, trial.limit);
@@ -173,12 +177,11 @@ fn tell_node(spec: &mut Fields, node: &Path, topology: &Path) {
     }
 }
 
-/// The specification of a probe that cannot see the run's files or GPUs: with a
-/// node of its own, when a communicator was asked for.
-pub fn far_from_here(spec: &Fields) -> Fields {
-    let asked = spec.path("node").is_some_and(|path| File::open(path).is_err());
-    let asked = asked || (spec.first("node").is_none() && spec.first("visible").is_some());
-    let Some(library) = spec.path("library").filter(|_| asked) else { return spec.clone() };
+/// The specification of a probe that may be unable to read the run's files:
+/// then it gets the same virtual node from a description of its own.
+pub fn readable_here(spec: &Fields) -> Fields {
+    let unreadable = spec.path("node").is_some_and(|path| File::open(path).is_err());
+    let Some(library) = spec.path("library").filter(|_| unreadable) else { return spec.clone() };
     let mut own = Fields::default();
     match own_node(library) {
         Ok((node, topology)) => tell_node(&mut own, &node, &topology),
@@ -186,7 +189,24 @@ pub fn far_from_here(spec: &Fields) -> Fields {
             own.push("init-error", format!("no virtual node: {error:#}"));
         }
     }
-    for (key, value) in spec.iter().filter(|(key, _)| !matches!(*key, "node" | "visible")) {
+    without(spec, "node", own)
+}
+
+/// The specification of a probe that cannot reach the driver, and so may be on
+/// another machine: without the GPUs of this one. Another communicator would be
+/// taken for one on them.
+pub fn away(spec: &Fields) -> Fields {
+    let mut own = Fields::default();
+    if spec.first("visible").is_none() || spec.first(TRIAL).is_some() {
+        return spec.clone();
+    }
+    own.push("init-error", "the GPUs of this run may be out of reach from here");
+    without(spec, "visible", own)
+}
+
+/// All fields of another specification but one, behind `own`.
+fn without(spec: &Fields, left_out: &str, mut own: Fields) -> Fields {
+    for (key, value) in spec.iter().filter(|(key, _)| *key != left_out) {
         own.push(key, value);
     }
     own

@@ -67,15 +67,29 @@ fn a_probe_that_sees_the_files_keeps_them_and_another_makes_its_own() {
     std::fs::write(&node, "x").expect("space for it");
     let mut spec = Fields::default();
     spec.push("library", library.path.as_os_str().as_bytes());
-    assert_eq!(far_from_here(&spec), spec, "no communicator was asked for");
+    assert_eq!(readable_here(&spec), spec, "no communicator was asked for");
     tell_node(&mut spec, &node, &node);
-    assert_eq!(far_from_here(&spec), spec);
+    assert_eq!(readable_here(&spec), spec);
     std::fs::remove_file(&node).expect("it is there");
-    let own = far_from_here(&spec);
+    let own = readable_here(&spec);
     assert_ne!(own.path("node"), spec.path("node"));
     let text = std::fs::read_to_string(own.path("node").expect("a node")).expect("a file");
     assert!(text.starts_with("nccldiag-virtual-node"), "{text}");
     let (_, topology) = own.assignments("substitute").next().expect("the own topology comes first");
     let topology = Path::new(std::ffi::OsStr::from_bytes(topology));
     assert_eq!(std::fs::read_to_string(topology).expect("a file"), TOPOLOGY);
+}
+
+/// Another machine has other GPUs, and a result says where its effect is from.
+#[test]
+fn real_gpus_are_left_to_probes_that_reach_the_driver() {
+    let mut spec = Fields::default();
+    spec.push("visible", "GPU-a,GPU-b").push("library", "/nccl");
+    assert_eq!(readable_here(&spec), spec);
+    let away_from_it = away(&spec);
+    assert_eq!(away_from_it.first("visible"), None);
+    assert_eq!(away_from_it.text("library"), Some("/nccl"));
+    assert!(away_from_it.text("init-error").is_some_and(|why| why.contains("out of reach")));
+    spec.push(TRIAL, "1");
+    assert_eq!(away(&spec), spec, "the trial has no socket, and is here");
 }
