@@ -1,13 +1,14 @@
 //! Turns verdicts into findings: one for each kind of loss and cause, with
 //! every path that it was seen on.
 
+use super::LaunchPath;
 use super::site::RUNS_AT_START;
-use super::verdict::{Parsed, parse_like_nccl};
-use super::{LaunchPath, effect};
 use crate::model::{
     Code, Effect, Finding, Latched, Observation, Outcome, PathResult, Place, Seen, Status, Verdict,
 };
+use crate::nccl::effect;
 use crate::nccl::image::Image;
+use crate::nccl::integer::{Parsed, parse_like_nccl};
 
 /// What the texts need to know besides the observations.
 pub struct Context<'a> {

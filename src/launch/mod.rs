@@ -7,7 +7,6 @@
 mod conf;
 mod custom;
 mod driver;
-mod effect;
 mod exec;
 mod failure;
 pub mod far;

@@ -5,8 +5,9 @@
 
 use super::values::Values;
 use super::verdict::{Evidence, judge};
-use super::{Set, effect, hub::Arrival};
+use super::{Set, hub::Arrival};
 use crate::model::{Communicator, Effect, Latched, Observation, Place, Seen, Unreadable};
+use crate::nccl::effect;
 use crate::nccl::xray::{self, ImageCache, LayoutCache};
 use crate::probes::wire::{Fields, split_assignment};
 use crate::process::{self, EnvBlock};

@@ -93,8 +93,10 @@ fn at_init(set: Set) -> [String; 5] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{SECOND_SITE, SITE};
+    use super::super::{LaunchPath, SECOND_SITE, SITE, all};
     use super::*;
+    use crate::model::InForce;
+    use crate::nccl::effect::made_by;
     use std::collections::HashSet;
 
     #[test]
@@ -106,5 +108,25 @@ mod tests {
         let all: Vec<_> = sets.iter().flat_map(|&s| values.of(s)).collect();
         let distinct: HashSet<_> = all.iter().collect();
         assert_eq!(all.len(), distinct.len());
+    }
+
+    /// Otherwise a row could not show who won.
+    #[test]
+    fn places_that_meet_in_one_process_differ_in_their_effect() {
+        let values = Values::default();
+        let launches = all().flat_map(|path: &LaunchPath| path.launches);
+        for launch in launches.filter(|launch| launch.len() > 1) {
+            for variable in AT_INIT {
+                let effects: Vec<InForce> = launch
+                    .iter()
+                    .flat_map(|&set| values.of(set))
+                    .filter(|(name, _)| name == variable)
+                    .map(|(name, value)| made_by(&name, &value))
+                    .collect();
+                for (index, effect) in effects.iter().enumerate() {
+                    assert!(!effects[..index].contains(effect), "{variable}: {effects:?}");
+                }
+            }
+        }
     }
 }

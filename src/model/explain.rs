@@ -101,6 +101,8 @@ pub struct SettingAsked {
     pub value: String,
     /// As NCCL's log has it; `None` when NCCL did not read it.
     pub understood: Option<String>,
+    /// What is in force instead, where NCCL adjusted the value.
+    pub adjusted_to: Option<String>,
     /// What became of it.
     pub effect: SettingEffect,
     /// What NCCL itself says about it.

@@ -3,9 +3,11 @@
 
 pub mod cache;
 pub mod collective;
+pub mod effect;
 pub mod find;
 pub mod got;
 pub mod image;
+pub mod integer;
 pub mod log;
 pub mod progress;
 mod python;

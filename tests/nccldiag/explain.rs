@@ -159,7 +159,10 @@ fn the_json_has_exactly_the_documented_fields() {
         (&json["trees"][0], &["channels", "parents"]),
         (&json["transports"][0], &["connections", "pairs", "via"]),
         (&json["communicator"], &["buffers", "channels", "max_ctas", "min_ctas"]),
-        (&json["vs"]["settings"][0], &["effect", "messages", "name", "understood", "value"]),
+        (
+            &json["vs"]["settings"][0],
+            &["adjusted_to", "effect", "messages", "name", "understood", "value"],
+        ),
         (&json["differences"], &["choices", "facts"]),
         (&json["findings"][0], &["code", "fix", "message", "severity", "tried", "where"]),
         (
@@ -295,7 +298,9 @@ fn two_settings_and_two_versions_are_compared() {
 fn settings_that_do_nothing_or_harm_are_findings() {
     let Some(library) = main_library() else { return };
     for (setting, effect, code) in [
-        ("NCCL_ALGO=bogus", SettingEffect::Refused, "ND0205"),
+        ("NCCL_ALGO=bogus", SettingEffect::Refused, "ND0122"),
+        ("NCCL_NTHREADS=100", SettingEffect::None, "ND0121"),
+        ("NCCL_MIN_NCHANNELS=100", SettingEffect::Changes, "ND0121"),
         ("NCCL_FOO=1", SettingEffect::Unknown, "ND0112"),
         ("NCCL_IB_TC=5", SettingEffect::NotRead, "ND0111"),
         ("NCCL_IGNORE_CPU_AFFINITY=1", SettingEffect::None, "ND0203"),

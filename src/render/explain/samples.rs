@@ -134,6 +134,7 @@ pub fn failed() -> Explain {
         name: "NCCL_ALGO".into(),
         value: "bogus".into(),
         understood: None,
+        adjusted_to: None,
         effect: SettingEffect::Refused,
         messages: vec!["Unrecognized algorithm 'bogus'".into()],
     }];
@@ -153,6 +154,7 @@ pub fn compared() -> Explain {
         name: "NCCL_ALGO".into(),
         value: "Ring".into(),
         understood: Some("Ring".into()),
+        adjusted_to: None,
         effect: SettingEffect::Changes,
         messages: Vec::new(),
     }];
@@ -293,6 +295,7 @@ fn settings() -> Vec<SettingAsked> {
         name: name.into(),
         value: value.into(),
         understood: understood.map(Into::into),
+        adjusted_to: None,
         effect,
         messages: Vec::new(),
     };

@@ -68,10 +68,14 @@ fn with_sides<'p>(sides: &[&'p Prediction]) -> Vec<(&'static str, &'p SettingAsk
 }
 
 fn understood(setting: &SettingAsked) -> String {
-    match &setting.understood {
+    let understood = match &setting.understood {
         Some(same) if *same == setting.value => "the same".into(),
         Some(other) => other.clone(),
         None => "-".into(),
+    };
+    match &setting.adjusted_to {
+        Some(now) => format!("{understood}, works with {now}"),
+        None => understood,
     }
 }
 

@@ -7,6 +7,8 @@ use super::why::RING;
 use crate::model::{
     Code, ExplainFinding, Finding, GraphFound, Prediction, SettingAsked, SettingEffect,
 };
+use crate::nccl::effect;
+use crate::nccl::integer::{Parsed, parse_like_nccl};
 
 /// NCCL stores this where its search finds nothing.
 const NOTHING_FOUND: f64 = 0.1;
@@ -44,7 +46,12 @@ fn failed(prediction: &Prediction) -> Option<Finding> {
         true => "ask again with fewer settings, or another NCCL version",
         false => "change the settings named here: without each of them NCCL gives an answer",
     };
-    let code = if failure.crashed { Code::NcclCrashed } else { Code::NoAnswer };
+    let list = |s: &SettingAsked| effect::is_refused(&s.name, s.value.as_bytes());
+    let code = match failure.crashed {
+        true => Code::NcclCrashed,
+        false if prediction.settings.iter().any(list) => Code::RefusedByNccl,
+        false => Code::NoAnswer,
+    };
     Some(finding(code, failure.message.clone(), fix, refused))
 }
 
@@ -155,6 +162,10 @@ fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
         let fix = "write the number out, without a unit";
         return Some(finding(Code::ParsedDifferently, message, fix, places));
     }
+    if let Some(now) = &setting.adjusted_to {
+        let message = format!("NCCL took {name}={value}, and works with {now}");
+        return Some(finding(Code::AdjustedByNccl, message, effect::rule(name), places));
+    }
     match setting.effect {
         SettingEffect::Unknown => {
             let near = side.library.image.suggest(name);
@@ -184,11 +195,10 @@ fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
 /// What NCCL made of a number that was not written plainly.
 fn misread(setting: &SettingAsked) -> Option<&str> {
     let understood = setting.understood.as_deref()?;
-    let number: i64 = understood.parse().ok()?;
-    let text = setting.value.trim();
-    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-    let meant = hex.map_or_else(|| text.parse().ok(), |hex| i64::from_str_radix(hex, 16).ok());
-    (meant != Some(number)).then_some(understood)
+    match parse_like_nccl(setting.value.as_bytes()) {
+        Parsed::Prefix(n) | Parsed::Octal(n) if n.to_string() == understood => Some(understood),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -201,6 +211,7 @@ mod tests {
             name: "NCCL_BUFFSIZE".into(),
             value: value.into(),
             understood: Some(understood.into()),
+            adjusted_to: None,
             effect: SettingEffect::Changes,
             messages: Vec::new(),
         };

@@ -4,8 +4,11 @@
 use super::ask::{Asked, Asker, Outcome, Side};
 use super::disabled::{self, Machine};
 use super::{choices, ranges, why};
-use crate::model::{NcclAsked, NodeAsked, Prediction, SettingAsked, SettingEffect};
+use crate::model::Outcome::Adjusted;
+use crate::model::{InForce, NcclAsked, NodeAsked, Prediction, Seen, SettingAsked, SettingEffect};
+use crate::nccl::effect;
 use crate::nccl::image::Known;
+use crate::nccl::integer::{Parsed, parse_like_nccl};
 use crate::nccl::log::RankLog;
 use crate::virtual_node::node::NodeError;
 use std::ffi::OsString;
@@ -116,10 +119,25 @@ fn setting(side: &Side, outcome: &Outcome, (name, value): &(OsString, OsString))
     SettingAsked {
         effect: if unknown { SettingEffect::Unknown } else { SettingEffect::NotTried },
         messages: messages(outcome, &name),
+        adjusted_to: understood.as_ref().and_then(|_| adjusted(outcome, &name, &value)),
         understood,
         name,
         value,
     }
+}
+
+/// What is in force instead of a value that NCCL took. What it misread it did
+/// not adjust.
+fn adjusted(outcome: &Outcome, name: &str, value: &str) -> Option<String> {
+    let now = effect::in_force(name, outcome.communicator.as_ref()?)?;
+    let misread = matches!(
+        parse_like_nccl(value.as_bytes()),
+        Parsed::Prefix(_) | Parsed::Octal(_) | Parsed::Overflow
+    );
+    let number = matches!(now, InForce::Number(_));
+    let read = Seen::Value(value.as_bytes().to_vec());
+    let judged = effect::outcome(name, value.as_bytes(), &read, &now);
+    (judged == Some(Adjusted) && !(number && misread)).then(|| now.to_string())
 }
 
 fn understood(rank: &RankLog, name: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 //! 2.18.3 to 2.32.3), and whether that is what was set. Pure: the communicator
 //! was read elsewhere.
 
-use super::verdict::{Parsed, parse_like_nccl};
+use super::integer::{Parsed, parse_like_nccl};
 use crate::model::{Communicator, InForce, Outcome, Pair, Seen};
 
 /// What `NCCL_ALGO` can name, in any case.
@@ -199,11 +199,23 @@ pub fn rule(variable: &str) -> &'static str {
     }
 }
 
+/// What a value would make of a communicator, by the rules here.
+#[cfg(test)]
+pub(crate) fn made_by(variable: &str, value: &[u8]) -> InForce {
+    match parse_list(variable, value) {
+        List::Names(names) if matches!(variable, "NCCL_ALGO" | "NCCL_PROTO") => {
+            InForce::Names(names.into_iter().map(String::from).collect())
+        }
+        _ => match parse_like_nccl(value) {
+            Parsed::Whole(n) => InForce::Number(u64::try_from(n).expect("a test value")),
+            other => panic!("{variable}: {other:?}"),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::values::{AT_INIT, Values};
-    use crate::launch::{LaunchPath, all};
     use crate::model::Unreadable;
     use proptest::prelude::*;
 
@@ -297,39 +309,6 @@ mod tests {
         }
         assert!(!is_refused("NCCL_BUFFSIZE", b"x"));
         assert!(is_refused("NCCL_PROTO", b"Ring"));
-    }
-
-    /// What a place's value would make of a communicator, by the rules here.
-    fn made_by(variable: &str, value: &[u8]) -> InForce {
-        match parse_list(variable, value) {
-            List::Names(names) if AT_INIT[..2].contains(&variable) => {
-                InForce::Names(names.into_iter().map(String::from).collect())
-            }
-            _ => match parse_like_nccl(value) {
-                Parsed::Whole(n) => InForce::Number(u64::try_from(n).expect("a test value")),
-                other => panic!("{variable}: {other:?}"),
-            },
-        }
-    }
-
-    /// Otherwise a row could not show who won.
-    #[test]
-    fn places_that_meet_in_one_process_differ_in_their_effect() {
-        let values = Values::default();
-        let launches = all().flat_map(|path: &LaunchPath| path.launches);
-        for launch in launches.filter(|launch| launch.len() > 1) {
-            for variable in AT_INIT {
-                let effects: Vec<InForce> = launch
-                    .iter()
-                    .flat_map(|&set| values.of(set))
-                    .filter(|(name, _)| name == variable)
-                    .map(|(name, value)| made_by(&name, &value))
-                    .collect();
-                for (index, effect) in effects.iter().enumerate() {
-                    assert!(!effects[..index].contains(effect), "{variable}: {effects:?}");
-                }
-            }
-        }
     }
 
     proptest! {
