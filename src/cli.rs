@@ -208,7 +208,7 @@ pub enum Format {
     Table,
     /// The schema that other commands read
     Json,
-    /// One row an observation
+    /// For a spreadsheet
     Csv,
     /// For an issue or a wiki
     Markdown,

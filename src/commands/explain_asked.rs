@@ -168,7 +168,7 @@ fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
         "any" => Ok(FailOn::Any),
         word => word.parse().map(FailOn::Code).map_err(|()| {
             let text = format!(
-                "--fail-on {word:?} is no code (ND0201), name (slow-interconnect) or any; \
+                "--fail-on {word:?} is no code (ND0201), name (no-channels-found) or any; \
                  docs/findings.md lists them"
             );
             UsageError(text).into()
