@@ -8,8 +8,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// The roots, and the files that the binary embeds.
-const ROOTS: [(&str, &str); 2] =
-    [("pyprobe", "libnccldiag_probe.so"), ("vruntime", "libnccldiag_vruntime.so")];
+const ROOTS: [(&str, &str); 3] = [
+    ("pyprobe", "libnccldiag_probe.so"),
+    ("vruntime", "libnccldiag_vruntime.so"),
+    ("profiler", "libnccldiag_profiler.so"),
+];
 
 fn main() {
     // All that the roots include by `#[path]`.

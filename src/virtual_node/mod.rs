@@ -22,6 +22,8 @@ pub const RUNTIME_LIBRARY: &[u8] =
 #[cfg(test)]
 mod leftover_tests;
 #[cfg(test)]
+mod profiler_tests;
+#[cfg(test)]
 mod setting_tests;
 #[cfg(test)]
 pub(crate) mod testing;
