@@ -112,7 +112,6 @@ macro_rules! interfaces {
     ($($name:ident = $version:literal),*) => {$(
         /// The symbol that NCCL looks for.
         #[unsafe(no_mangle)]
-        #[expect(non_upper_case_globals, reason = "NCCL's name")]
         pub static $name: Interface = Interface::new::<$version>();
     )*};
 }

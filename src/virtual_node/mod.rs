@@ -20,6 +20,8 @@ pub const RUNTIME_LIBRARY: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/libnccldiag_vruntime.so"));
 
 #[cfg(test)]
+mod enabled_tests;
+#[cfg(test)]
 mod leftover_tests;
 #[cfg(test)]
 mod profiler_tests;
