@@ -2,10 +2,10 @@
 //! a rank against what NCCL logs of it, for every library of the cache.
 
 use super::node::Node;
-use super::testing::{spec, started};
+use super::testing::{rank_zero, spec};
 use crate::model::Communicator;
 use crate::nccl::image::{Image, NcclVersion};
-use crate::nccl::log::{RankLog, collect};
+use crate::nccl::log::RankLog;
 use crate::nccl::testing::libraries;
 use crate::nccl::xray::{ImageCache, LayoutCache, communicators, loaded};
 use std::collections::BTreeSet;
@@ -80,8 +80,7 @@ fn look(node: &mut Node, before: Setting, setting: Setting) -> (Communicator, Ra
     node.init().unwrap_or_else(|error| panic!("{setting:?}: {error}"));
     let memory = in_memory(node);
     let text = node.logs_since_init().swap_remove(0);
-    let ranks = collect(text.as_bytes());
-    let log = ranks.into_iter().find(|rank| rank.member.is_some()).expect("rank 0");
+    let log = rank_zero(&text);
     node.destroy().unwrap_or_else(|error| panic!("{setting:?}: {error}"));
     (memory, log, text)
 }

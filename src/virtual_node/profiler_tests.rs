@@ -2,11 +2,11 @@
 //! NCCL itself loads and tells what it enqueues, against what NCCL logs for
 //! the same calls.
 
-use super::testing::{spec, started};
+use super::testing::{rank_zero, spec, started};
 use crate::nccl::cache::Entry;
 use crate::nccl::collective::Collective;
 use crate::nccl::image::{Image, NcclVersion};
-use crate::nccl::log::{Choice, collect};
+use crate::nccl::log::Choice;
 use crate::nccl::testing::libraries;
 use std::collections::HashMap;
 use std::path::Path;
@@ -84,9 +84,7 @@ fn witnesses(
         let done = node.enqueue(*collective, &[*bytes]);
         done.unwrap_or_else(|error| panic!("{topology} {collective} {bytes}: {error}"));
     }
-    let ranks = collect(node.logs()[0].as_bytes());
-    let choices = ranks.into_iter().find(|rank| rank.member.is_some()).expect("rank 0").choices;
-    Some((choices, told(&file)))
+    Some((rank_zero(&node.logs()[0]).choices, told(&file)))
 }
 
 /// Compares one call.
