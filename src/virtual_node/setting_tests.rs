@@ -140,6 +140,7 @@ fn every_collective_runs_and_is_logged_with_a_known_size() {
         }
         for collective in Collective::ALL {
             let what = format!("{} {collective}", library.wheel);
+            let before = rank_zero(&node.logs()[0]).choices.len();
             let times = node.simulate(collective, &sizes);
             if version < NcclVersion::new(2, 23, 4) {
                 let error = times.expect_err("there are no estimates").to_string();
@@ -149,6 +150,8 @@ fn every_collective_runs_and_is_logged_with_a_known_size() {
             let times = times.unwrap_or_else(|error| panic!("{what}: {error}"));
             let rising = times.is_sorted_by(|a, b| a.time_us < b.time_us);
             assert!(times.len() == sizes.len() && rising, "{what}: {times:?}");
+            let logged = rank_zero(&node.logs()[0]).choices.len() - before;
+            assert_eq!(logged, if version.minor == 23 { sizes.len() } else { 0 }, "{what}");
         }
     }
 }
