@@ -6,8 +6,9 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The root, and the file that the binary embeds.
-const ROOTS: [(&str, &str); 1] = [("pyprobe", "libnccldiag_probe.so")];
+/// The roots, and the files that the binary or its tests embed.
+const ROOTS: [(&str, &str); 2] =
+    [("pyprobe", "libnccldiag_probe.so"), ("profiler", "libnccldiag_profiler.so")];
 
 fn main() {
     // All that the root includes by `#[path]`.

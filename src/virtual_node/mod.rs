@@ -18,7 +18,17 @@ pub mod worker;
 mod xml;
 
 #[cfg(test)]
+mod enabled_tests;
+#[cfg(test)]
+mod known_tests;
+#[cfg(test)]
 mod leftover_tests;
+/// What strace may see of a node; the tests of the program use it too.
+#[cfg(test)]
+#[path = "../../tests/nccldiag/harness/node_trace.rs"]
+mod node_trace;
+#[cfg(test)]
+mod profiler_tests;
 #[cfg(test)]
 mod setting_tests;
 #[cfg(test)]

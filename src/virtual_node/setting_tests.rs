@@ -3,10 +3,10 @@
 //! bring NCCL down.
 
 use super::node::{Node, NodeError, SUBSYSTEMS};
-use super::testing::{all_wheels, library, some_libraries, spec, started, topology};
+use super::testing::{all_wheels, library, rank_zero, some_libraries, spec, started, topology};
 use crate::nccl::collective::Collective;
 use crate::nccl::image::{Image, NcclVersion};
-use crate::nccl::log::{Choice, RankLog, collect};
+use crate::nccl::log::{Choice, RankLog};
 use crate::nccl::scope::{self, Scope};
 use crate::nccl::testing::libraries;
 use std::ffi::OsString;
@@ -16,17 +16,11 @@ const H100: &str = "handmade-h100-nvswitch.xml";
 const RTX: &str = "handmade-rtxpro6000-2socket.xml";
 const SIZES: [u64; 5] = [8, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
 
-/// What rank 0 says in a log.
-fn rank_zero(logs: &[String]) -> RankLog {
-    let all = collect(logs[0].as_bytes());
-    all.into_iter().find(|rank| rank.member.is_some()).expect("rank 0 logs its init")
-}
-
 /// All that a setting can change: tables, graphs, rings, choices, estimates.
 fn outcome(node: &mut Node) -> RankLog {
     let what = "a communicator works";
     node.enqueue(Collective::AllReduce, &SIZES).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let mut log = rank_zero(&node.logs_since_init());
+    let mut log = rank_zero(&node.logs_since_init()[0]);
     // Where and when it ran, and what is said once for a process.
     (log.pid, log.member, log.version) = (0, None, None);
     log.env.clear();
@@ -130,11 +124,11 @@ fn every_collective_runs_and_is_logged_with_a_known_size() {
         let sizes = [1 << 10, 1 << 20, 256 << 20];
         for collective in Collective::ALL {
             let what = format!("{} {collective}", library.wheel);
-            let before = rank_zero(&node.logs()).choices.len();
+            let before = rank_zero(&node.logs()[0]).choices.len();
             let done = node.enqueue(collective, &sizes);
             let launches = done.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(launches.len() >= sizes.len() * spec.ranks, "{what}: {launches:?}");
-            let logged = rank_zero(&node.logs()).choices.split_off(before);
+            let logged = rank_zero(&node.logs()[0]).choices.split_off(before);
             if version.minor <= 19 {
                 continue; // it logs no choices
             }
@@ -146,6 +140,7 @@ fn every_collective_runs_and_is_logged_with_a_known_size() {
         }
         for collective in Collective::ALL {
             let what = format!("{} {collective}", library.wheel);
+            let before = rank_zero(&node.logs()[0]).choices.len();
             let times = node.simulate(collective, &sizes);
             if version < NcclVersion::new(2, 23, 4) {
                 let error = times.expect_err("there are no estimates").to_string();
@@ -155,6 +150,8 @@ fn every_collective_runs_and_is_logged_with_a_known_size() {
             let times = times.unwrap_or_else(|error| panic!("{what}: {error}"));
             let rising = times.is_sorted_by(|a, b| a.time_us < b.time_us);
             assert!(times.len() == sizes.len() && rising, "{what}: {times:?}");
+            let logged = rank_zero(&node.logs()[0]).choices.len() - before;
+            assert_eq!(logged, if version.minor == 23 { sizes.len() } else { 0 }, "{what}");
         }
     }
 }
@@ -166,9 +163,9 @@ fn a_size_that_has_no_equal_parts_becomes_the_next_larger_one() {
     spec.ranks = 3;
     let mut node = started(&spec);
     for collective in Collective::ALL {
-        let before = rank_zero(&node.logs()).choices.len();
+        let before = rank_zero(&node.logs()[0]).choices.len();
         node.enqueue(collective, &[1, 1000]).unwrap_or_else(|error| panic!("{error}"));
-        let logged = rank_zero(&node.logs()).choices.split_off(before);
+        let logged = rank_zero(&node.logs()[0]).choices.split_off(before);
         let logged: Vec<u64> = logged.into_iter().map(|choice| choice.bytes).collect();
         let expected =
             [1, 1000].map(|bytes| collective.call(bytes, 3).logged(NcclVersion::new(2, 32, 3)));
@@ -191,7 +188,7 @@ fn variables_that_would_blind_the_node_are_overridden_and_named() {
         spec.ranks = 2;
         assert_eq!(spec.overridden(), blinding.map(|(name, _)| name));
         let mut node = started(&spec);
-        let log = rank_zero(&node.logs());
+        let log = rank_zero(&node.logs()[0]);
         assert!(log.member.is_some_and(|member| member.complete), "{}", library.wheel);
         assert!(!log.graphs.is_empty() && !log.costs.is_empty(), "{}", library.wheel);
         assert!(!folder.path().join("log").exists());
@@ -228,7 +225,7 @@ fn a_crash_of_nccl_is_told_from_other_ends_and_leaves_its_log() {
     assert!(crashed, "{error:?}");
     let text = error.to_string();
     assert!(text.starts_with("NCCL itself crashed: virtual rank "), "{text}");
-    let log = rank_zero(&node.logs());
+    let log = rank_zero(&node.logs()[0]);
     let taken = log.env.iter().find(|line| line.name == "NCCL_BUFFSIZE");
     assert_eq!(taken.map(|line| &*line.value), Some("8"));
     assert!(!log.choices.is_empty() && !log.costs.is_empty(), "{:?}", log.choices);

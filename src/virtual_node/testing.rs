@@ -5,6 +5,7 @@ use super::node::{Node, NodeSpec};
 use super::topology::Topology;
 use super::worker;
 use crate::nccl::cache::Entry;
+use crate::nccl::log::{RankLog, collect};
 use crate::nccl::testing;
 use crate::testing::skipped;
 use std::path::PathBuf;
@@ -91,4 +92,10 @@ pub(crate) fn started(spec: &NodeSpec) -> Node {
         Node::start(spec).unwrap_or_else(|error| panic!("{}: {error}", spec.library.display()));
     node.init().unwrap_or_else(|error| panic!("{}: {error}", spec.library.display()));
     node
+}
+
+/// What rank 0 says in the log of its process.
+pub(crate) fn rank_zero(log: &str) -> RankLog {
+    let ranks = collect(log.as_bytes());
+    ranks.into_iter().find(|rank| rank.member.is_some()).expect("rank 0 logs its init")
 }

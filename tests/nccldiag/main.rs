@@ -13,3 +13,4 @@ mod nothing_left;
 mod output;
 mod privileges;
 mod rows;
+mod virtual_node;

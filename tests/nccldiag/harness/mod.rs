@@ -2,6 +2,7 @@
 //! libraries from the cache, and a way to skip that cannot be overlooked.
 
 mod libraries;
+pub mod node_trace;
 mod open_copy;
 mod processes;
 mod sandbox;
