@@ -39,6 +39,30 @@ pub struct Communicator {
     /// What may be used for all-reduce. Empty when NCCL has decided nothing
     /// yet, and for a communicator of one rank, which needs none of them.
     pub all_reduce: Vec<Pair>,
+    /// The same for the other collectives.
+    #[serde(default)]
+    pub others: Vec<OtherCollective>,
+}
+
+/// What may be used for one collective.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OtherCollective {
+    /// Such as `AllGather`.
+    pub collective: String,
+    /// Its pairs.
+    pub pairs: Vec<Pair>,
+}
+
+impl Communicator {
+    /// What may be used for a collective, by its name in NCCL's log; empty when
+    /// that is not known.
+    pub fn pairs(&self, collective: &str) -> &[Pair] {
+        if collective == "AllReduce" {
+            return &self.all_reduce;
+        }
+        let other = self.others.iter().find(|other| other.collective == collective);
+        other.map_or(&[], |other| &other.pairs)
+    }
 }
 
 /// Sizes in bytes of the buffers of each protocol.

@@ -9,7 +9,9 @@ mod finding;
 mod value;
 mod words;
 
-pub use communicator::{Activity, Buffers, Communicator, Communicators, Pair, Source};
+pub use communicator::{
+    Activity, Buffers, Communicator, Communicators, OtherCollective, Pair, Source,
+};
 pub use effect::{Effect, EffectSource, InForce, Outcome, Provenance};
 pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,

@@ -67,10 +67,8 @@ fn costs(rank: &RankLog, outcome: &Outcome) -> Vec<CostCell> {
 }
 
 fn cell(cost: &Cost, communicator: Option<&Communicator>) -> CostCell {
-    // What lies in memory is for all-reduce only.
-    let pairs = communicator.filter(|_| cost.function == "AllReduce").map(|one| &one.all_reduce);
     let same = |pair: &&Pair| pair.algorithm == cost.algorithm && pair.protocol == cost.protocol;
-    let pair = pairs.and_then(|pairs| pairs.iter().find(same));
+    let pair = communicator.and_then(|one| one.pairs(&cost.function).iter().find(same));
     CostCell {
         collective: cost.function.clone(),
         algo: cost.algorithm.clone(),
@@ -78,6 +76,7 @@ fn cell(cost: &Cost, communicator: Option<&Communicator>) -> CostCell {
         latency_us: cost.latency.max(0.0),
         bandwidth: cost.bandwidth,
         max_threads: cost.max_threads.or(pair.and_then(|pair| pair.max_threads)),
+        // From 2.31 on a bandwidth says nothing about whether a pair is on.
         enabled: pair.map_or(cost.bandwidth > 0.0, |pair| pair.enabled),
         disabled_by: None,
         forced: false,

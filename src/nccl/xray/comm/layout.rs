@@ -11,11 +11,15 @@ use std::path::Path;
 
 const ALL_REDUCE: &str = "ncclFuncAllReduce";
 
+/// The other collectives that have tables.
+const OTHERS: [&str; 4] =
+    ["ncclFuncBroadcast", "ncclFuncReduce", "ncclFuncAllGather", "ncclFuncReduceScatter"];
+
 const QUESTION: Question<'static> = Question {
     source: "init.cc",
     structure: "ncclComm",
     nested: &["config", "tuningContext"],
-    enumerators: &[ALL_REDUCE],
+    enumerators: &[ALL_REDUCE, OTHERS[0], OTHERS[1], OTHERS[2], OTHERS[3]],
 };
 
 /// A larger member is not what its name says.
@@ -98,6 +102,8 @@ pub(super) struct CommLayout {
     pub(super) enabled: Option<Field>,
     /// The index of all-reduce in the tables.
     pub(super) all_reduce: usize,
+    /// Names and indices of the other collectives there.
+    pub(super) others: Vec<(&'static str, usize)>,
 }
 
 impl CommLayout {
@@ -123,9 +129,12 @@ impl CommLayout {
                 return Err(name);
             }
         }
-        let all_reduce = layout.enumerators.get(ALL_REDUCE);
-        let all_reduce = all_reduce.and_then(|index| usize::try_from(*index).ok());
-        let all_reduce = all_reduce.filter(|index| *index < 64).ok_or(ALL_REDUCE)?;
+        let index = |name: &str| {
+            let index = usize::try_from(*layout.enumerators.get(name)?).ok();
+            index.filter(|index| *index < 64)
+        };
+        let all_reduce = index(ALL_REDUCE).ok_or(ALL_REDUCE)?;
+        let other = |name: &&'static str| Some((name.strip_prefix("ncclFunc")?, index(name)?));
         let table = |names: [&str; 2], kind, dims| {
             let mut fields = names.iter().filter_map(|name| layout.fields.get(*name));
             fields.find_map(|field| Table::new(field, kind, dims))
@@ -144,6 +153,7 @@ impl CommLayout {
             max_threads: table(MAX_THREADS, int, 2),
             enabled: enabled.filter(|f| f.dims.len() == 2 && is_table(f, int)).cloned(),
             all_reduce,
+            others: OTHERS.iter().filter_map(other).collect(),
         })
     }
 

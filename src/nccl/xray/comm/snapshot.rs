@@ -1,7 +1,7 @@
 //! The bytes of one communicator at one moment, and what they mean.
 
 use super::layout::{CommLayout, Number};
-use crate::model::{Activity, Buffers, Communicator, Pair};
+use crate::model::{Activity, Buffers, Communicator, OtherCollective, Pair};
 use crate::nccl::xray::dwarf::{Field, Kind};
 use crate::process::memory::{Memory, Part};
 use std::io;
@@ -207,7 +207,8 @@ impl Snapshot<'_> {
                 (Some(_), Some(_)) => Activity::Moving,
                 _ => Activity::Unknown,
             },
-            all_reduce: self.all_reduce().unwrap_or_default(),
+            all_reduce: self.pairs(self.layout.all_reduce).unwrap_or_default(),
+            others: self.others(),
         }
     }
 
@@ -221,9 +222,16 @@ impl Snapshot<'_> {
         }
     }
 
-    fn all_reduce(&self) -> Option<Vec<Pair>> {
+    fn others(&self) -> Vec<OtherCollective> {
+        let one = |&(collective, function): &(&str, usize)| {
+            Some(OtherCollective { collective: collective.into(), pairs: self.pairs(function)? })
+        };
+        self.layout.others.iter().filter_map(one).collect()
+    }
+
+    /// What NCCL expects of each pair for one function.
+    fn pairs(&self, function: usize) -> Option<Vec<Pair>> {
         let table = self.layout.bandwidths.as_ref()?;
-        let function = self.layout.all_reduce;
         let bandwidths = self.floats(&table.field);
         let latencies = self.layout.latencies.as_ref();
         let latencies = latencies.filter(|other| other.field.dims == table.field.dims);
@@ -242,7 +250,7 @@ impl Snapshot<'_> {
         let one = |pair: usize| Pair {
             algorithm: name(&ALGORITHMS, pair / table.protocols, "algorithm"),
             protocol: name(&PROTOCOLS, pair % table.protocols, "protocol"),
-            enabled: all[pair] > 0.0 && self.is_enabled(pair) != Some(false),
+            enabled: all[pair] > 0.0 && self.is_enabled(pair, function) != Some(false),
             bandwidth: Some(all[pair]).filter(usable).unwrap_or(0.0),
             latency: latencies
                 .as_ref()
@@ -254,10 +262,10 @@ impl Snapshot<'_> {
     }
 
     /// Since 2.31 a pair that is off keeps its bandwidth.
-    fn is_enabled(&self, pair: usize) -> Option<bool> {
+    fn is_enabled(&self, pair: usize, function: usize) -> Option<bool> {
         let field = self.layout.enabled.as_ref()?;
         let functions = usize::try_from(*field.dims.get(1)?).ok()?;
-        let at = pair.checked_mul(functions)?.checked_add(self.layout.all_reduce)?;
+        let at = pair.checked_mul(functions)?.checked_add(function)?;
         Some(*self.integers(field).get(at)? != 0)
     }
 }
