@@ -129,7 +129,9 @@ fn side(
 ) -> Result<Side> {
     let (topology, model) =
         Topology::named(machine.parts, machine.gpu.as_deref()).with_context(|| machine.option)?;
-    let mut notes = topology.notes.clone();
+    let mut notes = asked.notes.clone();
+    notes.extend(topology.notes.iter().cloned());
+    notes.extend(replaced(&topology, &variables));
     let mut spec = NodeSpec::new(library.path.clone(), topology, model)
         .context("find this program's own file")?;
     if let Some(gpus) = arguments.gpus.map(NonZero::get) {
@@ -152,6 +154,25 @@ fn side(
     }
     spec.variables.retain(|(name, _)| !steers_the_log(name));
     Ok(Side { spec, library: Arc::clone(library), notes })
+}
+
+/// NCCL reads the user's own topology file instead; the GPUs stay those of
+/// `--topology`.
+fn replaced(topology: &Topology, variables: &[(OsString, OsString)]) -> Option<String> {
+    let (_, file) = variables.iter().find(|(name, _)| name == "NCCL_TOPO_FILE")?;
+    let buses = |topology: &Topology| -> Vec<String> {
+        topology.gpus.iter().map(|gpu| gpu.bus.clone()).collect()
+    };
+    let fits = match Topology::open(Path::new(file)) {
+        Ok(other) if buses(&other) == buses(topology) => "has the same GPUs",
+        Ok(_) => "has GPUs at other addresses, so the answer is about neither machine",
+        Err(_) => "cannot be judged here",
+    };
+    Some(format!(
+        "NCCL takes the topology from NCCL_TOPO_FILE={}, number and model of GPUs are those of \
+         --topology; that file {fits}",
+        file.display()
+    ))
 }
 
 /// The library to ask; unlike `env-check`, there is no answer without one.

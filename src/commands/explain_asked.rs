@@ -18,6 +18,8 @@ pub type Variables = Vec<(OsString, OsString)>;
 
 /// The checked arguments.
 pub struct Asked {
+    /// What was left out of the caller's own settings.
+    pub notes: Vec<String>,
     /// What the ranks get.
     pub variables: Variables,
     /// What the other side gets instead.
@@ -44,13 +46,13 @@ impl Asked {
     /// # Errors
     /// A [`UsageError`] that names the argument.
     pub fn parse(arguments: &Arguments) -> Result<Self> {
-        let mut variables = Variables::new();
+        let (mut variables, mut notes) = (Variables::new(), Vec::new());
         if arguments.inherit_env {
-            variables = inherited(arguments.host_network);
+            variables = inherited(arguments.host_network, &mut notes);
         }
         let mut names = Vec::new();
         for text in &arguments.env {
-            let (name, value) = given::variable("-e", text)?;
+            let (name, value) = variable("-e", text)?;
             if names.contains(&name) {
                 return Err(UsageError(format!("-e {name}: given twice")).into());
             }
@@ -60,6 +62,7 @@ impl Asked {
         }
         let vs = arguments.vs.as_deref().map(|text| changed(&variables, text)).transpose()?;
         Ok(Self {
+            notes,
             variables,
             vs,
             sizes: sizes::parse(&arguments.sizes)?,
@@ -84,17 +87,55 @@ impl Asked {
     }
 }
 
-/// The caller's own `NCCL_*`, without those that choose network cards of this
-/// machine unless these are wanted.
-fn inherited(network: bool) -> Variables {
-    let cards = |name: &OsStr| {
-        let name = name.as_bytes();
-        name == b"NCCL_SOCKET_IFNAME" || name.starts_with(b"NCCL_IB_") || name == b"NCCL_NET"
-    };
-    let all = std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"NCCL_"));
-    let mut all: Variables = all.filter(|(name, _)| network || !cards(name)).collect();
+/// Names the rendezvous of a real job: a rank would connect there.
+const RENDEZVOUS: &str = "NCCL_COMM_ID";
+
+/// The caller's own `NCCL_*` that say something about a described machine: those
+/// that are about this one or its job are left out, with a note.
+fn inherited(network: bool, notes: &mut Vec<String>) -> Variables {
+    let mut all = Variables::new();
+    for (name, value) in std::env::vars_os() {
+        if !name.as_bytes().starts_with(b"NCCL_") {
+            continue;
+        }
+        match of_this_machine(name.as_bytes()) {
+            Some(why) if !network || why != CARDS => {
+                notes.push(format!("{} is left out: {why}", name.to_string_lossy()));
+            }
+            _ => all.push((name, value)),
+        }
+    }
     all.sort();
+    notes.sort();
     all
+}
+
+const CARDS: &str = "it chooses network cards of this machine (--host-network lets it)";
+
+/// Why a variable says nothing about a described machine.
+fn of_this_machine(name: &[u8]) -> Option<&'static str> {
+    match name {
+        b"NCCL_COMM_ID" => Some("it names the rendezvous of a real job"),
+        b"NCCL_TOPO_FILE" => Some("the machine is the one of --topology"),
+        b"NCCL_HOSTID" | b"NCCL_RAS_ADDR" | b"NCCL_TOPO_DUMP_FILE" | b"NCCL_GRAPH_DUMP_FILE" => {
+            Some("it is about this machine's own jobs")
+        }
+        b"NCCL_NET" | b"NCCL_NET_PLUGIN" | b"NCCL_SOCKET_IFNAME" | b"NCCL_SOCKET_FAMILY" => {
+            Some(CARDS)
+        }
+        name if name.starts_with(b"NCCL_IB_") => Some(CARDS),
+        _ => None,
+    }
+}
+
+/// `NAME=VALUE` for the ranks.
+fn variable(option: &str, text: &OsStr) -> Result<(String, Vec<u8>)> {
+    let (name, value) = given::variable(option, text)?;
+    if name == RENDEZVOUS {
+        let text = format!("{option} {name}: it names the rendezvous of a real job");
+        return Err(UsageError(text).into());
+    }
+    Ok((name, value))
 }
 
 /// The variables with those of `--vs` on top.
@@ -103,7 +144,7 @@ fn changed(variables: &Variables, text: &str) -> Result<Variables> {
         .ok_or_else(|| UsageError(format!("--vs {text}: a quote is not closed")))?;
     let mut all = variables.clone();
     for word in words {
-        let (name, value) = given::variable("--vs", OsStr::new(&word))?;
+        let (name, value) = variable("--vs", OsStr::new(&word))?;
         let name = OsString::from(name);
         all.retain(|(other, _)| *other != name);
         // NCCL takes the empty string for unset.

@@ -28,6 +28,9 @@ pub(super) fn keep_out(library: &Library) -> Result<()> {
 /// # Safety
 /// As `fopen`.
 unsafe extern "C" fn open_stream(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    if path.is_null() {
+        return std::ptr::null_mut();
+    }
     // SAFETY: the caller passes what it would pass to fopen.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let named = NAMED_CONF.get().and_then(Option::as_deref);

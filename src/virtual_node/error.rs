@@ -51,10 +51,11 @@ pub enum NodeError {
         /// The functions.
         names: String,
     },
-    /// NCCL brought its process down.
+    /// A rank was brought down by what its code did.
     #[error(
-        "NCCL itself crashed: virtual rank {rank} got {signal} during {step}{hint}; the same \
-         settings may end the ranks of a real job"
+        "virtual rank {rank} got {signal} during {step}: {} crashed{hint}; the same settings may \
+         end the ranks of a real job",
+        culprit(signal)
     )]
     Crashed {
         /// The rank.
@@ -93,4 +94,10 @@ pub enum NodeError {
 /// An error of the system, with what was tried.
 pub(super) fn system(what: &'static str) -> impl Fn(io::Error) -> NodeError {
     move |error| NodeError::System { what, error }
+}
+
+/// Whose fault a signal is. Nothing of ours divides integers unchecked; what
+/// reads a wrong address may be NCCL or what answers it.
+fn culprit(signal: &str) -> &'static str {
+    if signal == "SIGFPE" { "NCCL itself" } else { "NCCL, or the virtual node below it," }
 }

@@ -267,6 +267,21 @@ impl Node {
         Ok(answers.iter().filter_map(files).collect())
     }
 
+    /// The variables that NCCL has asked for in the first process and that were
+    /// there; empty when its reads are not recorded.
+    ///
+    /// # Errors
+    /// [`NodeError`].
+    pub fn reads(&mut self) -> Result<Vec<OsString>, NodeError> {
+        let mut request = Fields::default();
+        request.push("do", "reads");
+        let first = &mut self.workers[..1];
+        let answers =
+            talk(first, self.deadline, self.limit, "record of reads", |_| request.clone())?;
+        let name = |name: &[u8]| OsStr::from_bytes(name).to_owned();
+        Ok(answers[0].all("read").map(name).collect())
+    }
+
     /// The processes, by rank. They stand still between two steps, so that
     /// they can be inspected.
     pub fn pids(&self) -> Vec<u32> {

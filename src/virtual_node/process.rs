@@ -3,6 +3,7 @@
 
 use super::error::{NodeError, system};
 use super::node::{NodeSpec, steers_the_log};
+use super::runtime::hardware::SHOW;
 use crate::probes::channel::read_message;
 use crate::probes::wire::Fields;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
@@ -137,9 +138,10 @@ fn environment(command: &mut Command, spec: &NodeSpec, files: &[(&str, &File)]) 
     for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
         command.env_remove(name);
     }
-    if !spec.host_network {
-        command.envs(NO_HOST_NETWORK);
-    }
+    match spec.host_network {
+        true => command.env(SHOW, "1"),
+        false => command.env_remove(SHOW).envs(NO_HOST_NETWORK),
+    };
     command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_SUBSYS", &spec.subsystems);
     for (name, file) in files {
         command.env(name, format!("/proc/self/fd/{}", file.as_raw_fd()));

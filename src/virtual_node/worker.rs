@@ -7,6 +7,7 @@ use super::conf;
 use super::runtime::{self, Description, Launch, Out};
 use crate::nccl::collective::{Call, Collective};
 use crate::nccl::table::{Comm, Library, NcclResult, SimulationInfo, UniqueId};
+use crate::nccl::witness::{self, Witness};
 use crate::probes::channel::{read_message, write_message};
 use crate::probes::wire::Fields;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -105,6 +106,7 @@ fn handle(ranks: &mut Option<Ranks>, request: &Fields) -> Result<Fields> {
         "enqueue" => ranks.for_each_size(request, Ranks::enqueue),
         "capture" => ranks.for_each_size(request, Ranks::capture),
         "destroy" => ranks.destroy(),
+        "reads" => Ok(ranks.reads()),
         other => bail!("no such request: {other}"),
     }
 }
@@ -132,6 +134,8 @@ struct Ranks {
     ranks: Vec<Rank>,
     /// What the variables were that requests have changed.
     before: HashMap<OsString, Option<OsString>>,
+    /// The record of NCCL's reads; none where its table has no such entry.
+    witness: Option<Witness>,
 }
 
 impl Ranks {
@@ -158,6 +162,8 @@ impl Ranks {
         if request.text("conf") != Some("read") {
             conf::keep_out(&library)?;
         }
+        // SAFETY: as above: opened, never closed, not called yet.
+        let witness = unsafe { witness::install(library.handle(), Vec::new()) }.ok();
         let mut reply = Fields::default();
         reply.push("load_us", loaded.as_micros().to_string());
         reply.push("implemented", redirected.implemented.to_string());
@@ -170,7 +176,7 @@ impl Ranks {
             stream: 0,
         });
         let (ranks, before) = (ranks.collect(), HashMap::new());
-        Ok((Self { library, total, ranks, before }, reply))
+        Ok((Self { library, total, ranks, before, witness }, reply))
     }
 
     fn unique_id(&self) -> Result<Fields> {
@@ -178,6 +184,20 @@ impl Ranks {
         let mut reply = Fields::default();
         reply.push("id", id.0.map(|byte| format!("{byte:02x}")).concat());
         Ok(reply)
+    }
+
+    /// The variables that NCCL has asked for so far and that were there, each
+    /// once.
+    fn reads(&self) -> Fields {
+        let mut names: Vec<_> = self.witness.iter().flat_map(Witness::reads).collect();
+        names.retain(|read| read.value.is_some());
+        names.sort_by(|a, b| a.name.cmp(&b.name));
+        names.dedup_by(|a, b| a.name == b.name);
+        let mut reply = Fields::default();
+        for read in names {
+            reply.push("read", read.name);
+        }
+        reply
     }
 
     /// Changes this process's environment for the next communicator.

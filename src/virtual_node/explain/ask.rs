@@ -11,6 +11,7 @@ use crate::nccl::image::NcclVersion;
 use crate::nccl::log::{RankLog, collect};
 use crate::nccl::scope::{self, Scope};
 use crate::nccl::xray::{ImageCache, LayoutCache, communicators, loaded};
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,8 @@ pub(super) struct Outcome {
     pub(super) calls: Vec<Calls>,
     /// What rank 0 had decided after init.
     pub(super) communicator: Option<Communicator>,
+    /// The variables that NCCL asked for and that were there.
+    pub(super) reads: HashSet<OsString>,
     /// What NCCL refused.
     pub(super) failure: Option<Failure>,
 }
@@ -104,6 +107,8 @@ impl Asker {
         let mut outcome = Outcome::default();
         let failure = self.run(&mut kept.node, side, asked, &mut outcome);
         outcome.ranks = logs(&kept.node, side);
+        // A rank that is gone answers no more; its log still tells much.
+        outcome.reads = kept.node.reads().unwrap_or_default().into_iter().collect();
         match failure {
             Err(error) => outcome.failure = Some(refused(error)?),
             // Ranks after a failure may be in any state.
@@ -180,10 +185,15 @@ impl Asker {
 }
 
 /// The variables of a side: what each communicator reads, and what ranks keep.
+/// NCCL puts the lines of a conf file into the environment once in a process:
+/// where there may be one, ranks are not shared.
 fn scopes(side: &Side) -> (Variables, Variables) {
     let version = side.library.image.version;
+    let conf = side.spec.conf_files
+        || side.spec.variables.iter().any(|(name, _)| name == "NCCL_CONF_FILE");
     let again = |(name, _): &(OsString, OsString)| {
-        name.to_str().is_some_and(|name| scope::of(name, version) == Scope::Communicator)
+        let scope = name.to_str().map(|name| scope::of(name, version));
+        !conf && scope == Some(Scope::Communicator)
     };
     let mut all = side.spec.variables.clone();
     all.retain(|(name, _)| !super::super::node::steers_the_log(name));

@@ -9,13 +9,15 @@ use crate::model::{CostCell, Prediction};
 pub(super) struct Machine {
     /// GPUs and switches can do multicast.
     pub(super) multicast: bool,
+    /// What settings turned off is known, so that the rest is the machine's.
+    pub(super) alone: bool,
 }
 
 /// Names the reason for each pair that is off in a run without settings.
 pub(super) fn by_machine(prediction: &mut Prediction, machine: Machine) {
     for cell in prediction.cost_table.iter_mut().filter(|cell| !cell.enabled) {
         if cell.disabled_by.is_none() {
-            cell.disabled_by = Some(reason(cell, machine).into());
+            cell.disabled_by = reason(cell, machine).map(Into::into);
         }
     }
 }
@@ -37,9 +39,9 @@ pub(super) fn by_setting(prediction: &mut Prediction, without: &Prediction, what
     }
 }
 
-fn reason(cell: &CostCell, machine: Machine) -> &'static str {
+fn reason(cell: &CostCell, machine: Machine) -> Option<&'static str> {
     let simple = cell.proto == "Simple";
-    match (&*cell.collective, &*cell.algo) {
+    Some(match (&*cell.collective, &*cell.algo) {
         ("Broadcast" | "Reduce", algo) if algo != "Ring" => "this collective has only Ring",
         ("AllGather" | "ReduceScatter", "Tree" | "CollNetChain" | "NVLSTree") => {
             "this collective does not have it"
@@ -50,9 +52,11 @@ fn reason(cell: &CostCell, machine: Machine) -> &'static str {
         (_, "NVLSTree") => "only between machines",
         (_, "NVLS") if !machine.multicast => "needs NVSwitches and GPUs with multicast",
         (_, "NVLS") if !simple => "NVLS has only Simple",
+        // A setting may be the reason.
+        _ if !machine.alone => return None,
         _ if cell.proto == "LL128" => "NCCL does not use LL128 by itself on these links",
         _ => "NCCL expects no bandwidth of it here",
-    }
+    })
 }
 
 #[cfg(test)]
@@ -82,16 +86,24 @@ mod tests {
         let mut with = table(vec![cell("Tree", "LL", false), cell("NVLS", "Simple", false)]);
         let without = table(vec![cell("Tree", "LL", true), cell("NVLS", "Simple", false)]);
         by_setting(&mut with, &without, "NCCL_ALGO=Ring");
-        by_machine(&mut with, Machine { multicast: false });
+        by_machine(&mut with, Machine { multicast: false, alone: true });
         let named: Vec<_> = with.cost_table.iter().map(|c| c.disabled_by.clone()).collect();
         assert_eq!(named[0].as_deref(), Some("NCCL_ALGO=Ring"));
         assert_eq!(named[1].as_deref(), Some("needs NVSwitches and GPUs with multicast"));
     }
 
     #[test]
+    fn what_a_setting_may_have_turned_off_gets_no_guess() {
+        let mut table = table(vec![cell("Tree", "LL", false), cell("PAT", "LL", false)]);
+        by_machine(&mut table, Machine { multicast: true, alone: false });
+        assert_eq!(table.cost_table[0].disabled_by, None);
+        assert!(table.cost_table[1].disabled_by.is_some());
+    }
+
+    #[test]
     fn what_is_on_has_no_reason() {
         let mut on = table(vec![cell("Ring", "LL", true)]);
-        by_machine(&mut on, Machine { multicast: true });
+        by_machine(&mut on, Machine { multicast: true, alone: true });
         assert_eq!(on.cost_table[0].disabled_by, None);
     }
 }

@@ -57,6 +57,9 @@ fn failed(prediction: &Prediction) -> Option<Finding> {
 
 /// The search for channels found nothing, or little.
 fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
+    if prediction.failure.is_some() {
+        return None;
+    }
     let ring = prediction.graph.iter().find(|graph| graph.pattern == RING)?;
     let places = vec![side.spec.topology.origin.display().to_string()];
     if ring.bw_intra <= NOTHING_FOUND {
@@ -71,7 +74,8 @@ fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
         return Some(finding(Code::NoChannelsFound, message, fix, places));
     }
     let count = prediction.communicator.as_ref()?.channels?;
-    let asked = prediction.settings.iter().any(|s| s.name.ends_with("NCHANNELS"));
+    let limits = |s: &SettingAsked| s.name.ends_with("NCHANNELS") || s.name.ends_with("_CTAS");
+    let asked = prediction.settings.iter().any(limits);
     (count <= 2 && side.spec.ranks >= 4 && !asked).then(|| {
         let message = format!(
             "all-reduce uses {count} channels for {} GPUs: the best ring that NCCL found is {}",
@@ -98,16 +102,28 @@ fn blackwell(side: &Side, ring: &GraphFound) -> String {
 
 /// Data takes the way through host memory though GPUs could reach each other.
 fn host_memory(side: &Side, prediction: &Prediction) -> Option<Finding> {
-    let shm = |one: &&crate::model::Reached| one.via.starts_with("SHM");
-    let pairs: usize = prediction.transports.iter().filter(shm).map(|one| one.pairs.len()).sum();
-    if pairs == 0 {
-        return None;
-    }
+    let through = |kind: &str| -> usize {
+        let kind = prediction.transports.iter().filter(|one| one.via.starts_with(kind));
+        kind.map(|one| one.pairs.len()).sum()
+    };
+    let (pairs, way) = match (through("SHM"), through("NET")) {
+        (0, 0) => return None,
+        (pairs, 0) => (pairs, "host memory"),
+        (0, pairs) => (pairs, "the network"),
+        (host, net) => (host + net, "host memory or the network"),
+    };
     let all: usize = prediction.transports.iter().map(|one| one.pairs.len()).sum();
     let model = &side.spec.model;
-    let off = prediction.settings.iter().find(|s| s.name == "NCCL_P2P_DISABLE" && s.value == "1");
+    let steers = |s: &&SettingAsked| {
+        let named = s.name.starts_with("NCCL_P2P_") || s.name == "NCCL_SHM_DISABLE";
+        named && s.effect != SettingEffect::None
+    };
+    let off = prediction.settings.iter().find(steers);
     let (why, fix) = match (off, model.figures.peer) {
-        (Some(_), _) => ("because of NCCL_P2P_DISABLE=1".to_owned(), "leave that setting out"),
+        (Some(setting), _) => (
+            format!("because of {}={}", setting.name, setting.value),
+            "leave that setting out, or choose another value",
+        ),
         (None, false) => (
             format!("because the driver offers no peer access between {} cards", model.name),
             "none for this card with NVIDIA's driver; the model rtx4090-p2p shows what a kernel \
@@ -119,7 +135,7 @@ fn host_memory(side: &Side, prediction: &Prediction) -> Option<Finding> {
              peer access over this path",
         ),
     };
-    let message = format!("{pairs} of {all} connected pairs go through host memory {why}");
+    let message = format!("{pairs} of {all} connected pairs go through {way} {why}");
     Some(finding(Code::ThroughHostMemory, message, fix, Vec::new()))
 }
 

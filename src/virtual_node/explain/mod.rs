@@ -18,7 +18,7 @@ pub use ask::{Asked, Side};
 pub use compare::compare;
 
 use super::node::NodeError;
-use crate::model::{EXPLAIN_SCHEMA, Explain, PREDICTED};
+use crate::model::{EXPLAIN_SCHEMA, Explain, ExplainFinding, PREDICTED};
 use ask::Asker;
 
 /// One or two sides to ask about.
@@ -65,6 +65,9 @@ pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, Node
             notes.push(format!("not every setting was tried: {error}"));
         }
     }
+    if let Some((side, other)) = question.vs.as_ref().zip(other.as_ref()) {
+        found.extend(only_there(&found, findings::findings(side, other)));
+    }
     Ok(Explain {
         schema: EXPLAIN_SCHEMA.into(),
         provenance: PREDICTED.into(),
@@ -85,4 +88,19 @@ fn notes(question: &Question) -> Vec<String> {
         }
     }
     notes
+}
+
+/// The findings of the other side that this side does not have, marked as such.
+fn only_there(here: &[ExplainFinding], there: Vec<ExplainFinding>) -> Vec<ExplainFinding> {
+    let new = |one: &ExplainFinding| !here.iter().any(|other| other.finding == one.finding);
+    let marked = |mut one: ExplainFinding| {
+        for place in &mut one.finding.places {
+            place.insert_str(0, "other side: ");
+        }
+        if one.finding.places.is_empty() {
+            one.finding.places.push("other side".into());
+        }
+        one
+    };
+    there.into_iter().filter(new).map(marked).collect()
 }

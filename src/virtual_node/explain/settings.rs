@@ -11,7 +11,7 @@ use crate::nccl::image::Known;
 use crate::nccl::integer::{Parsed, parse_like_nccl};
 use crate::nccl::log::RankLog;
 use crate::virtual_node::node::NodeError;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Makes predictions out of what runs brought back, and asks again where that
 /// tells more.
@@ -45,6 +45,7 @@ impl Teller<'_> {
         }
         let machine = Machine {
             multicast: side.spec.model.figures.multicast && side.spec.topology.switched(),
+            alone: prediction.settings.iter().all(|s| s.effect != SettingEffect::NotTried),
         };
         disabled::by_machine(&mut prediction, machine);
         prediction
@@ -112,18 +113,31 @@ pub(super) fn bare(side: &Side, outcome: &Outcome) -> Prediction {
 fn setting(side: &Side, outcome: &Outcome, (name, value): &(OsString, OsString)) -> SettingAsked {
     let name = name.to_string_lossy().into_owned();
     let value = value.to_string_lossy().into_owned();
-    let understood = outcome.ranks.iter().find_map(|rank| understood(rank, &name));
+    let logged = outcome.ranks.iter().find_map(|rank| understood(rank, &name));
+    // Not every read is logged.
+    let read = outcome.reads.contains(OsStr::new(&name)).then(|| value.clone());
+    let understood = logged.or(read);
     let unknown = understood.is_none()
         && name.starts_with("NCCL_")
         && side.library.image.kind_of(&name) == Known::Unknown;
     SettingAsked {
-        effect: if unknown { SettingEffect::Unknown } else { SettingEffect::NotTried },
+        effect: match () {
+            () if unknown => SettingEffect::Unknown,
+            () if is_refused(outcome, &name, &value) => SettingEffect::Refused,
+            () => SettingEffect::NotTried,
+        },
         messages: messages(outcome, &name),
         adjusted_to: understood.as_ref().and_then(|_| adjusted(outcome, &name, &value)),
         understood,
         name,
         value,
     }
+}
+
+/// NCCL gave no answer, and the value is one that it refuses.
+fn is_refused(outcome: &Outcome, name: &str, value: &str) -> bool {
+    outcome.failure.as_ref().is_some_and(|failure| !failure.crashed)
+        && effect::is_refused(name, value.as_bytes())
 }
 
 /// What is in force instead of a value that NCCL took. What it misread it did
@@ -168,6 +182,8 @@ fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
     match () {
         () if crashed(with) && !crashed(without) => SettingEffect::Crashes,
         () if with.failure.is_some() && without.failure.is_none() => SettingEffect::Refused,
+        // Without it NCCL fails as well: nothing can be compared.
+        () if with.failure.is_some() => setting.effect,
         () if !same_outcome(with, without) => SettingEffect::Changes,
         () if unknown => SettingEffect::Unknown,
         () if setting.messages.iter().any(|text| text.starts_with("Invalid value")) => {

@@ -30,7 +30,7 @@ mod device;
 mod driver;
 mod errors;
 mod graph;
-mod hardware;
+pub mod hardware;
 mod imports;
 mod ipc;
 mod launch;

@@ -55,6 +55,16 @@ fn own(path: &[u8]) -> Option<(u64, u64)> {
     (rest.len() == LETTERS).then(|| from_letters(rest)).flatten()
 }
 
+/// The text at a path that may be null: NCCL opens what `realpath` answers
+/// without a look.
+///
+/// # Safety
+/// `path` is null or a string that ends in NUL and outlives the use.
+unsafe fn text<'a>(path: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's promise, and null was looked for.
+    if path.is_null() { &[] } else { unsafe { CStr::from_ptr(path) }.to_bytes() }
+}
+
 /// Stands for `mkstemp`. NCCL keeps the descriptor open as long as the name is
 /// to be found, so the number stays valid for exactly that time.
 ///
@@ -62,7 +72,7 @@ fn own(path: &[u8]) -> Option<(u64, u64)> {
 /// As `mkstemp`.
 pub(super) unsafe extern "C" fn make(template: *mut c_char) -> c_int {
     // SAFETY: the caller passes a string that ends in NUL.
-    let text = unsafe { CStr::from_ptr(template) }.to_bytes();
+    let text = unsafe { text(template) };
     let length = text.len();
     if text.strip_prefix(PREFIX) != Some(b"XXXXXX") {
         // SAFETY: as above.
@@ -93,7 +103,7 @@ pub(super) unsafe extern "C" fn open_file(
     mode: c_uint,
 ) -> c_int {
     // SAFETY: the caller passes what it would pass to open.
-    let Some((pid, descriptor)) = own(unsafe { CStr::from_ptr(path) }.to_bytes()) else {
+    let Some((pid, descriptor)) = own(unsafe { text(path) }) else {
         // SAFETY: as above.
         return unsafe { open(path, flags, mode) };
     };
@@ -110,7 +120,7 @@ pub(super) unsafe extern "C" fn open_file(
 /// As `unlink`.
 pub(super) unsafe extern "C" fn remove(path: *const c_char) -> c_int {
     // SAFETY: the caller passes what it would pass to unlink.
-    if own(unsafe { CStr::from_ptr(path) }.to_bytes()).is_some() {
+    if own(unsafe { text(path) }).is_some() {
         return 0;
     }
     // SAFETY: as above.
@@ -120,6 +130,15 @@ pub(super) unsafe extern "C" fn remove(path: *const c_char) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_is_null_is_an_error_and_no_crash() {
+        // SAFETY: the kernel checks the pointer.
+        unsafe {
+            assert_eq!(open_file(std::ptr::null(), 0, 0), -1);
+            assert_eq!(remove(std::ptr::null()), -1);
+        }
+    }
 
     #[test]
     fn six_letters_hold_a_process_and_a_descriptor() {
