@@ -131,7 +131,7 @@ fn side(
         Topology::named(machine.parts, machine.gpu.as_deref()).with_context(|| machine.option)?;
     let mut notes = asked.notes.clone();
     notes.extend(topology.notes.iter().cloned());
-    notes.extend(replaced(&topology, &variables));
+    notes.extend(replaced(&topology, &variables)?);
     let mut spec = NodeSpec::new(library.path.clone(), topology, model)
         .context("find this program's own file")?;
     if let Some(gpus) = arguments.gpus.map(NonZero::get) {
@@ -158,21 +158,31 @@ fn side(
 
 /// NCCL reads the user's own topology file instead; the GPUs stay those of
 /// `--topology`.
-fn replaced(topology: &Topology, variables: &[(OsString, OsString)]) -> Option<String> {
-    let (_, file) = variables.iter().find(|(name, _)| name == "NCCL_TOPO_FILE")?;
+///
+/// # Errors
+/// The file is no topology: NCCL would look at this machine instead.
+fn replaced(
+    topology: &Topology,
+    variables: &[(OsString, OsString)],
+) -> Result<Option<String>, UsageError> {
+    let Some((_, file)) = variables.iter().find(|(name, _)| name == "NCCL_TOPO_FILE") else {
+        return Ok(None);
+    };
+    let other = Topology::open(Path::new(file)).map_err(|error| {
+        UsageError(format!("NCCL_TOPO_FILE: NCCL would look at this machine instead: {error}"))
+    })?;
     let buses = |topology: &Topology| -> Vec<String> {
         topology.gpus.iter().map(|gpu| gpu.bus.clone()).collect()
     };
-    let fits = match Topology::open(Path::new(file)) {
-        Ok(other) if buses(&other) == buses(topology) => "has the same GPUs",
-        Ok(_) => "has GPUs at other addresses, so the answer is about neither machine",
-        Err(_) => "cannot be judged here",
+    let fits = match buses(&other) == buses(topology) {
+        true => "has the same GPUs",
+        false => "has GPUs at other addresses, so the answer is about neither machine",
     };
-    Some(format!(
+    Ok(Some(format!(
         "NCCL takes the topology from NCCL_TOPO_FILE={}, number and model of GPUs are those of \
          --topology; that file {fits}",
         file.display()
-    ))
+    )))
 }
 
 /// The library to ask; unlike `env-check`, there is no answer without one.

@@ -266,8 +266,22 @@ pub struct Failure {
     pub step: String,
     /// What happened, in one sentence.
     pub message: String,
-    /// A rank was ended by a signal, inside NCCL.
-    pub crashed: bool,
+    /// What kind of failure it is.
+    pub kind: FailureKind,
+}
+
+/// How NCCL came to give no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// NCCL returned an error.
+    Refused,
+    /// A rank was ended by a signal for what its code did.
+    Crashed,
+    /// A rank was ended from outside, or ended itself.
+    Ended,
+    /// It took longer than `--timeout`.
+    TooLate,
 }
 
 /// Where two predictions differ. Empty lists: they are alike.

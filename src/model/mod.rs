@@ -18,8 +18,9 @@ pub use env_check::{
 };
 pub use explain::{
     ChoiceDifference, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
-    FactDifference, Failure, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED, PredictedChoice,
-    PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect, TreeShape, Tried,
+    FactDifference, Failure, FailureKind, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED,
+    PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect,
+    TreeShape, Tried,
 };
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};

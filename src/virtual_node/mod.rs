@@ -10,6 +10,7 @@ pub mod explain;
 pub mod machine;
 pub mod models;
 pub mod node;
+mod noise;
 mod process;
 pub mod runtime;
 mod talk;

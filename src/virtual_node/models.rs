@@ -329,7 +329,7 @@ impl Model {
     pub fn from_file(path: &Path) -> Result<Self, ModelError> {
         let read = |error| ModelError::Read { path: path.into(), error };
         let mut text = String::new();
-        let file = std::fs::File::open(path).map_err(read)?;
+        let file = crate::nccl::image::open_regular(path).map_err(read)?;
         file.take(1 << 16).read_to_string(&mut text).map_err(read)?;
         let mut model = Self::from(&ROWS[0]);
         model.key = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

@@ -3,6 +3,7 @@
 
 use super::error::{NodeError, system};
 use super::node::{NodeSpec, steers_the_log};
+use super::noise;
 use super::runtime::hardware::SHOW;
 use crate::probes::channel::read_message;
 use crate::probes::wire::Fields;
@@ -97,7 +98,9 @@ impl Worker {
     /// NCCL's last warning, as an addition to a message that may have it.
     pub(super) fn hint(&self, message: &str) -> String {
         let log = self.read_log(0);
-        let warning = log.lines().rev().find_map(|line| Some(line.split_once("NCCL WARN ")?.1));
+        let mut warnings =
+            log.lines().rev().filter_map(|line| Some(line.split_once("NCCL WARN ")?.1));
+        let warning = warnings.find(|text| !noise::is_ours(text));
         let new = warning.filter(|text| !message.contains(text));
         new.map_or_else(String::new, |text| format!("; NCCL's last warning: {text}"))
     }

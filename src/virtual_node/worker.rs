@@ -234,10 +234,30 @@ impl Ranks {
         }
         let end = self.group_end();
         for result in results {
-            self.library.check("ncclCommInitRank", result)?;
+            started(&self.library, "ncclCommInitRank", result)?;
         }
         end?;
         Ok(Fields::default())
+    }
+
+    /// Waits until what goes on in the background has ended; the driver has a
+    /// limit of time.
+    fn settle(&self) -> Result<()> {
+        let ask = self.library.functions().comm_get_async_error;
+        let ask = ask.context("no ncclCommGetAsyncError")?;
+        for rank in self.ranks.iter().filter(|rank| !rank.comm.is_null()) {
+            let mut state = NcclResult::IN_PROGRESS;
+            while state == NcclResult::IN_PROGRESS {
+                // SAFETY: a communicator of this rank, and a place for the result.
+                let asked = unsafe { ask(rank.comm, &mut state) };
+                self.library.check("ncclCommGetAsyncError", asked)?;
+                if state == NcclResult::IN_PROGRESS {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+            self.library.check("the communicator's state", state)?;
+        }
+        Ok(())
     }
 
     fn group_start(&self) -> Result<()> {
@@ -249,7 +269,10 @@ impl Ranks {
     fn group_end(&self) -> Result<()> {
         let call = self.library.functions().group_end.context("no ncclGroupEnd")?;
         // SAFETY: no arguments.
-        Ok(self.library.check("ncclGroupEnd", unsafe { call() })?)
+        match unsafe { call() } {
+            NcclResult::IN_PROGRESS => self.settle(),
+            other => Ok(self.library.check("ncclGroupEnd", other)?),
+        }
     }
 
     /// Runs a step for every `bytes` of the request.
@@ -279,8 +302,10 @@ impl Ranks {
         let mut info = SimulationInfo::default();
         // SAFETY: the structure has the size that it says.
         let ended = unsafe { end(&mut info) };
+        let settled = if ended == NcclResult::IN_PROGRESS { self.settle() } else { Ok(()) };
         enqueued?;
-        self.library.check("ncclGroupSimulateEnd", ended)?;
+        started(&self.library, "ncclGroupSimulateEnd", ended)?;
+        settled?;
         reply.push("time", format!("{} {}", asked.bytes, info.estimated_us));
         Ok(())
     }
@@ -384,7 +409,7 @@ impl Rank {
                 ),
             }
         };
-        Ok(library.check(name, result)?)
+        started(library, name, result)
     }
 
     /// Makes both buffers large enough. They take memory only where somebody
@@ -400,6 +425,15 @@ impl Rank {
         }
         self.room = bytes;
         Ok(())
+    }
+}
+
+/// As [`Library::check`], for a call that may go on in the background
+/// (`NCCL_COMM_BLOCKING=0`).
+fn started(library: &Library, what: &'static str, result: NcclResult) -> Result<()> {
+    match result {
+        NcclResult::IN_PROGRESS => Ok(()),
+        other => Ok(library.check(what, other)?),
     }
 }
 

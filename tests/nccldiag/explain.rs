@@ -2,7 +2,7 @@
 //! it. The real libnccl answers; the machine does not exist.
 
 use crate::harness::{Ended, Sandbox, Started, eventually, finish, library, main_library};
-use nccldiag::model::{Explain, ExplainFinding, PredictedRange, SettingEffect};
+use nccldiag::model::{Explain, ExplainFinding, FailureKind, PredictedRange, SettingEffect};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -323,7 +323,10 @@ fn what_was_answered_before_nccl_crashed_stays() {
     let args = ["--topology", "rtxpro6000x8", "-e", "NCCL_BUFFSIZE=8M"];
     let result = ask(&library, &args);
     let failure = result.prediction.failure.expect("NCCL divides by zero");
-    assert!(failure.crashed && failure.message.contains("SIGFPE"), "{failure:?}");
+    assert!(
+        failure.kind == FailureKind::Crashed && failure.message.contains("SIGFPE"),
+        "{failure:?}"
+    );
     assert_eq!(result.prediction.ranges[0].algo.as_deref(), Some("Ring"));
     let buffers = result.prediction.communicator.expect("init worked").buffers;
     assert_eq!(buffers.expect("it was read").map(|size| size == 8), [false, false, true]);

@@ -58,6 +58,9 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 fn plain(error: ImageError) -> io::Error {
     match error {
         ImageError::Open { error, .. } => error,
+        ImageError::NotAFile { kind, .. } => {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a file"))
+        }
         other => io::Error::new(io::ErrorKind::InvalidInput, other.to_string()),
     }
 }

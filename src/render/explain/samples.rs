@@ -3,9 +3,9 @@
 
 use crate::model::{
     ChoiceDifference, Code, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
-    FactDifference, Failure, Finding, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED,
-    PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect,
-    TreeShape, Tried,
+    FactDifference, Failure, FailureKind, Finding, GraphFound, Limits, NcclAsked, NodeAsked,
+    PREDICTED, PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked,
+    SettingEffect, TreeShape, Tried,
 };
 
 /// A result without anything but what was asked.
@@ -86,7 +86,7 @@ pub fn rich() -> Explain {
     prediction.failure = Some(Failure {
         step: "enqueue".into(),
         message: "Broadcast of 1 GiB: ncclInvalidUsage".into(),
-        crashed: false,
+        kind: FailureKind::Refused,
     });
     prediction.cost_table.extend(cost_table("Broadcast"));
     prediction.ranges.push(PredictedRange {
@@ -141,7 +141,7 @@ pub fn failed() -> Explain {
     prediction.failure = Some(Failure {
         step: "communicator init".into(),
         message: "ncclInvalidUsage (5) on all ranks".into(),
-        crashed: false,
+        kind: FailureKind::Refused,
     });
     explain(prediction)
 }

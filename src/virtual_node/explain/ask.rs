@@ -4,7 +4,7 @@
 //! their ranks.
 
 use super::super::node::{Node, NodeError, NodeSpec, Predicted, PredictedLaunch};
-use crate::model::{Communicator, Failure};
+use crate::model::{Communicator, Failure, FailureKind};
 use crate::nccl::collective::Collective;
 use crate::nccl::find::Found;
 use crate::nccl::image::NcclVersion;
@@ -207,14 +207,14 @@ fn refused(error: NodeError) -> Result<Failure, NodeError> {
         NodeError::Failed { rank, why, .. } => format!("rank {rank}: {why}"),
         other => other.to_string(),
     };
-    let crashed = matches!(error, NodeError::Crashed { .. });
-    match error {
-        NodeError::Failed { step, .. }
-        | NodeError::Crashed { step, .. }
-        | NodeError::Ended { step, .. }
-        | NodeError::TooLate { step, .. } => Ok(Failure { step: step.into(), message, crashed }),
-        error => Err(error),
-    }
+    let (step, kind) = match error {
+        NodeError::Failed { step, .. } => (step, FailureKind::Refused),
+        NodeError::Crashed { step, .. } => (step, FailureKind::Crashed),
+        NodeError::Ended { step, .. } => (step, FailureKind::Ended),
+        NodeError::TooLate { step, .. } => (step, FailureKind::TooLate),
+        error => return Err(error),
+    };
+    Ok(Failure { step: step.into(), message, kind })
 }
 
 /// What the ranks said about the last communicator, and what they say once in

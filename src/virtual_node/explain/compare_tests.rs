@@ -1,7 +1,7 @@
 //! The comparison on made-up predictions.
 
 use super::*;
-use crate::model::Failure;
+use crate::model::{Failure, FailureKind};
 
 fn choice(bytes: u64, algo: &str, channels: u32, time_us: Option<f64>) -> PredictedChoice {
     PredictedChoice {
@@ -52,8 +52,11 @@ fn an_estimate_that_differs_is_a_difference() {
 #[test]
 fn a_failure_of_one_side_is_said() {
     let this = side(vec![choice(8, "Ring", 1, None)]);
-    let failure =
-        Failure { step: "communicator init".into(), message: "no".into(), crashed: false };
+    let failure = Failure {
+        step: "communicator init".into(),
+        message: "no".into(),
+        kind: FailureKind::Refused,
+    };
     let other = Prediction { failure: Some(failure), ..Prediction::default() };
     let found = compare(&this, &other).facts;
     assert_eq!(found[0].what, "answer");

@@ -5,7 +5,7 @@ use super::ask::Side;
 use super::compare::graph_in_words;
 use super::why::RING;
 use crate::model::{
-    Code, ExplainFinding, Finding, GraphFound, Prediction, SettingAsked, SettingEffect,
+    Code, ExplainFinding, FailureKind, Finding, GraphFound, Prediction, SettingAsked, SettingEffect,
 };
 use crate::nccl::effect;
 use crate::nccl::integer::{Parsed, parse_like_nccl};
@@ -42,15 +42,17 @@ fn failed(prediction: &Prediction) -> Option<Finding> {
         .filter(|s| matches!(s.effect, SettingEffect::Refused | SettingEffect::Crashes))
         .map(|setting| format!("{}={}", setting.name, setting.value))
         .collect();
-    let fix = match refused.is_empty() {
-        true => "ask again with fewer settings, or another NCCL version",
-        false => "change the settings named here: without each of them NCCL gives an answer",
+    let fix = match (failure.kind, refused.is_empty()) {
+        (FailureKind::Ended, _) => "ask again: a rank was ended from outside, or ended itself",
+        (FailureKind::TooLate, _) => "ask again with a longer --timeout, or fewer sizes",
+        (_, true) => "ask again with other settings, or another NCCL version",
+        (_, false) => "change the settings named here: without each of them NCCL gives an answer",
     };
     let list = |s: &SettingAsked| effect::is_refused(&s.name, s.value.as_bytes());
-    let code = match failure.crashed {
-        true => Code::NcclCrashed,
-        false if prediction.settings.iter().any(list) => Code::RefusedByNccl,
-        false => Code::NoAnswer,
+    let code = match failure.kind {
+        FailureKind::Crashed => Code::NcclCrashed,
+        FailureKind::Refused if prediction.settings.iter().any(list) => Code::RefusedByNccl,
+        _ => Code::NoAnswer,
     };
     Some(finding(code, failure.message.clone(), fix, refused))
 }
@@ -96,7 +98,8 @@ fn blackwell(side: &Side, ring: &GraphFound) -> String {
     }
     format!(
         ": for GPUs of compute capability 10 and newer this version tries only speeds from \
-         {SLOWEST_TRIED} GB/s up, and takes the connection between these CPUs to be slower"
+         {SLOWEST_TRIED} GB/s up, and takes some part of the way, mostly the connection between \
+         the CPUs, to be slower"
     )
 }
 

@@ -5,7 +5,10 @@ use super::ask::{Asked, Asker, Outcome, Side};
 use super::disabled::{self, Machine};
 use super::{choices, ranges, why};
 use crate::model::Outcome::Adjusted;
-use crate::model::{InForce, NcclAsked, NodeAsked, Prediction, Seen, SettingAsked, SettingEffect};
+use crate::model::{
+    CostCell, FailureKind, InForce, NcclAsked, NodeAsked, Prediction, Seen, SettingAsked,
+    SettingEffect,
+};
 use crate::nccl::effect;
 use crate::nccl::image::Known;
 use crate::nccl::integer::{Parsed, parse_like_nccl};
@@ -48,6 +51,13 @@ impl Teller<'_> {
             alone: prediction.settings.iter().all(|s| s.effect != SettingEffect::NotTried),
         };
         disabled::by_machine(&mut prediction, machine);
+        if !machine.alone && names_ll128(&prediction) {
+            self.notes.push(
+                "NCCL_PROTO is set and LL128 is enabled; whether NCCL would use it by itself was \
+                 not asked, and where it would not, results may be wrong (ND0206)"
+                    .into(),
+            );
+        }
         prediction
     }
 
@@ -83,6 +93,12 @@ impl Teller<'_> {
         side.spec.variables = variables;
         Ok(bare(&side, &self.asker.ask(&side, self.asked)?))
     }
+}
+
+/// A setting may be what enables LL128.
+fn names_ll128(prediction: &Prediction) -> bool {
+    let set = prediction.settings.iter().any(|setting| setting.name == "NCCL_PROTO");
+    set && prediction.cost_table.iter().any(|cell| cell.enabled && cell.proto == "LL128")
 }
 
 /// The prediction without what became of the settings.
@@ -136,7 +152,7 @@ fn setting(side: &Side, outcome: &Outcome, (name, value): &(OsString, OsString))
 
 /// NCCL gave no answer, and the value is one that it refuses.
 fn is_refused(outcome: &Outcome, name: &str, value: &str) -> bool {
-    outcome.failure.as_ref().is_some_and(|failure| !failure.crashed)
+    outcome.failure.as_ref().is_some_and(|failure| failure.kind == FailureKind::Refused)
         && effect::is_refused(name, value.as_bytes())
 }
 
@@ -177,15 +193,21 @@ fn mentions(text: &str, name: &str) -> bool {
 }
 
 fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
+    use FailureKind::{Crashed, Ended, Refused, TooLate};
     let setting = &with.settings[at];
-    let unknown = setting.effect == SettingEffect::Unknown;
-    match () {
-        () if crashed(with) && !crashed(without) => SettingEffect::Crashes,
-        () if with.failure.is_some() && without.failure.is_none() => SettingEffect::Refused,
+    let kind = |side: &Prediction| side.failure.as_ref().map(|failure| failure.kind);
+    match (kind(with), kind(without)) {
+        // What time or somebody else ended says nothing about a setting.
+        (_, Some(Ended | TooLate)) | (Some(Ended | TooLate), _) => return setting.effect,
+        (Some(Crashed), None | Some(Refused)) => return SettingEffect::Crashes,
+        (Some(Refused), None) => return SettingEffect::Refused,
         // Without it NCCL fails as well: nothing can be compared.
-        () if with.failure.is_some() => setting.effect,
+        (Some(Crashed | Refused), Some(_)) => return setting.effect,
+        (None, _) => {}
+    }
+    match () {
         () if !same_outcome(with, without) => SettingEffect::Changes,
-        () if unknown => SettingEffect::Unknown,
+        () if setting.effect == SettingEffect::Unknown => SettingEffect::Unknown,
         () if setting.messages.iter().any(|text| text.starts_with("Invalid value")) => {
             SettingEffect::Refused
         }
@@ -194,20 +216,14 @@ fn judge(with: &Prediction, without: &Prediction, at: usize) -> SettingEffect {
     }
 }
 
-fn crashed(side: &Prediction) -> bool {
-    side.failure.as_ref().is_some_and(|failure| failure.crashed)
-}
-
 /// Everything that is shown is the same.
 pub(super) fn same_outcome(a: &Prediction, b: &Prediction) -> bool {
     // Which rank tells of a failure first is chance.
-    let failed = |all: &Prediction| all.failure.clone().map(|f| (f.step, f.crashed));
-    let table = |all: &Prediction| -> Vec<(String, String, String, u64, u64, bool)> {
-        let one = |c: &crate::model::CostCell| {
-            let (latency, bandwidth) = (c.latency_us.to_bits(), c.bandwidth.to_bits());
-            (c.collective.clone(), c.algo.clone(), c.proto.clone(), latency, bandwidth, c.enabled)
-        };
-        all.cost_table.iter().map(one).collect()
+    let failed = |all: &Prediction| all.failure.clone().map(|f| (f.step, f.kind));
+    // Why a pair is off is found out later.
+    let table = |all: &Prediction| -> Vec<CostCell> {
+        let plain = |cell: &CostCell| CostCell { disabled_by: None, forced: false, ..cell.clone() };
+        all.cost_table.iter().map(plain).collect()
     };
     a.choices == b.choices
         && a.graph == b.graph

@@ -1,6 +1,7 @@
 //! What stands behind the choices: the search for channels, the cost table,
 //! rings, trees and connections, from what the ranks logged.
 
+use super::super::noise;
 use super::ask::Outcome;
 use crate::model::{
     Communicator, CostCell, GraphFound, Limits, Pair, Prediction, Reached, RingOrder, TreeShape,
@@ -139,20 +140,11 @@ fn in_force(one: &Communicator) -> Limits {
     }
 }
 
-/// What newer versions warn of because the host's network is kept out: says
-/// nothing about the described machine.
-const OURS: [&str; 3] = [
-    "lib wrapper not initialized.",
-    "Failed to initialize NET plugin IB",
-    "RMA/Socket : rma_socket requires GDRCopy",
-];
-
 fn warnings(ranks: &[RankLog]) -> Vec<String> {
     let all = ranks.iter().flat_map(|rank| &rank.problems);
     let mut texts: Vec<String> = Vec::new();
     for problem in all.filter(|problem| problem.level == Level::Warn) {
-        let ours = OURS.iter().any(|text| problem.text.starts_with(text));
-        if !ours && !texts.contains(&problem.text) {
+        if !noise::is_ours(&problem.text) && !texts.contains(&problem.text) {
             texts.push(problem.text.clone());
         }
     }
