@@ -48,15 +48,9 @@ impl Asked {
         if arguments.inherit_env {
             variables = inherited(arguments.host_network);
         }
-        let mut names = Vec::new();
-        for text in &arguments.env {
-            let (name, value) = given::variable("-e", text)?;
-            if names.contains(&name) {
-                return Err(UsageError(format!("-e {name}: given twice")).into());
-            }
+        for (name, value) in given::variables("-e", &arguments.env)? {
             variables.retain(|(known, _)| *known != *name);
-            variables.push((OsString::from(&name), OsStr::from_bytes(&value).into()));
-            names.push(name);
+            variables.push((name.into(), OsStr::from_bytes(&value).into()));
         }
         let vs = arguments.vs.as_deref().map(|text| changed(&variables, text)).transpose()?;
         Ok(Self {
@@ -164,17 +158,11 @@ impl FailOn {
 }
 
 fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
-    let parse = |word: &String| match word.as_str() {
-        "any" => Ok(FailOn::Any),
-        word => word.parse().map(FailOn::Code).map_err(|()| {
-            let text = format!(
-                "--fail-on {word:?} is no code (ND0201), name (no-channels-found) or any; \
-                 docs/findings.md lists them"
-            );
-            UsageError(text).into()
-        }),
-    };
-    words.iter().map(parse).collect()
+    let known = "code (ND0201), name (no-channels-found) or any";
+    given::fail_on(words, known, |word| match word {
+        "any" => Some(FailOn::Any),
+        word => word.parse().map(FailOn::Code).ok(),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::nccl::find::Choice;
 use crate::nccl::wheel::Wheel;
 use crate::render;
 use anyhow::Result;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -46,6 +46,41 @@ pub fn variable(option: &str, text: &OsStr) -> Result<(String, Vec<u8>)> {
         return Err(UsageError(text).into());
     }
     Ok((name, bytes[at + 1..].to_vec()))
+}
+
+/// Each `NAME=VALUE` of an option, and no name twice.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn variables(option: &str, texts: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+    for text in texts {
+        let (name, value) = variable(option, text)?;
+        if all.iter().any(|(known, _)| *known == name) {
+            return Err(UsageError(format!("{option} {name}: given twice")).into());
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// What `--fail-on` names. `meant` says what a word may stand for in this
+/// command, which `known` tells in words: `code (ND0101) or any`.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn fail_on<T>(
+    words: &[String],
+    known: &str,
+    meant: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>> {
+    let parse = |word: &String| {
+        meant(word).ok_or_else(|| {
+            let text = format!("--fail-on {word:?} is no {known}; docs/findings.md lists them");
+            UsageError(text).into()
+        })
+    };
+    words.iter().map(parse).collect()
 }
 
 /// A time in seconds.
