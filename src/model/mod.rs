@@ -17,11 +17,12 @@ pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };
 pub use explain::{
-    ChoiceDifference, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
+    ChoiceDifference, Chosen, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
     FactDifference, Failure, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED, PredictedChoice,
     PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect, TreeShape, Tried,
 };
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};
 
+pub use words::counted;
 use words::words;
