@@ -96,3 +96,30 @@ pub fn timeout(seconds: f64) -> Result<Duration> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_variable_is_given_twice() {
+        let given = |texts: &[&str]| {
+            let texts: Vec<OsString> = texts.iter().map(Into::into).collect();
+            variables("-e", &texts).map_err(|error| error.to_string())
+        };
+        let both = vec![("B".to_owned(), b"1".to_vec()), ("A".to_owned(), Vec::new())];
+        assert_eq!(given(&["B=1", "A="]), Ok(both));
+        assert_eq!(given(&["A=1", "B=1", "A=2"]), Err("-e A: given twice".into()));
+    }
+
+    #[test]
+    fn a_word_of_fail_on_that_means_nothing_is_named() {
+        let parse = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            fail_on(&words, "number", |word| word.parse::<u8>().ok())
+        };
+        assert_eq!(parse(&["1", "2"]).expect("numbers"), [1, 2]);
+        let error = parse(&["1", "x"]).expect_err("no number").to_string();
+        assert_eq!(error, "--fail-on \"x\" is no number; docs/findings.md lists them");
+    }
+}
