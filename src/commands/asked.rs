@@ -8,7 +8,7 @@ use crate::launch::{Custom, LaunchPath, Values, all};
 use crate::model::{Code, EnvCheck, Family, Verdict};
 use crate::nccl::find::Choice;
 use anyhow::Result;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::time::Duration;
 
 /// Variables that the test itself sets for its children.
@@ -112,37 +112,23 @@ impl FailOn {
 }
 
 fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
-    let parse = |word: &String| {
-        if word == "any" {
-            return Ok(FailOn::Any);
+    let known = "code (ND0101), name (set-after-latched), verdict (never_delivered) or any";
+    given::fail_on(words, known, |word| match word {
+        "any" => Some(FailOn::Any),
+        word => {
+            let code = word.parse().map(FailOn::Code);
+            code.or_else(|()| word.parse().map(FailOn::Verdict)).ok()
         }
-        let code = word.parse().map(FailOn::Code);
-        code.or_else(|()| word.parse().map(FailOn::Verdict)).map_err(|()| {
-            let text = format!(
-                "--fail-on {word:?} is no code (ND0101), name (set-after-latched), verdict \
-                 (never_delivered) or any; docs/findings.md lists them"
-            );
-            UsageError(text).into()
-        })
-    };
-    words.iter().map(parse).collect()
+    })
 }
 
-fn parse_variables(given: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
-    let list: Vec<_> = given.iter().map(|text| parse_variable(text)).collect::<Result<_>>()?;
-    for (index, (name, _)) in list.iter().enumerate() {
-        if list[..index].iter().any(|(earlier, _)| earlier == name) {
-            return Err(UsageError(format!("-e {name}: given twice")).into());
+fn parse_variables(texts: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
+    let all = given::variables("-e", texts)?;
+    match all.iter().find(|(name, _)| OURS.contains(&name.as_str())) {
+        None => Ok(all),
+        Some((name, _)) => {
+            let text = format!("-e {name}: the test sets {name} for its children itself");
+            Err(UsageError(text).into())
         }
     }
-    Ok(list)
-}
-
-fn parse_variable(text: &OsStr) -> Result<(String, Vec<u8>)> {
-    let (name, value) = given::variable("-e", text)?;
-    if OURS.contains(&name.as_str()) {
-        let text = format!("-e {name}: the test sets {name} for its children itself");
-        return Err(UsageError(text).into());
-    }
-    Ok((name, value))
 }

@@ -7,7 +7,7 @@ use super::progress::{self, Status, say};
 use crate::cli::{Explain as Arguments, Format};
 use crate::exit::{Exit, UsageError};
 use crate::model::Explain;
-use crate::nccl::find::{Choice, Found, resolve};
+use crate::nccl::find::{Choice, Found, newer_fetched, resolve};
 use crate::render::rows::{self, Listed};
 use crate::render::{self, table::Look};
 use crate::virtual_node::explain::{self, Question, Side};
@@ -109,6 +109,7 @@ fn question(arguments: &Arguments, asked: &Asked) -> Result<Question> {
             collectives: asked.collectives.clone(),
         },
         try_more: !arguments.once,
+        newer: newer_fetched,
     })
 }
 

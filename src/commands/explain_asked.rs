@@ -50,15 +50,10 @@ impl Asked {
         if arguments.inherit_env {
             variables = inherited(arguments.host_network, &mut notes);
         }
-        let mut names = Vec::new();
-        for text in &arguments.env {
-            let (name, value) = variable("-e", text)?;
-            if names.contains(&name) {
-                return Err(UsageError(format!("-e {name}: given twice")).into());
-            }
+        for (name, value) in given::variables("-e", &arguments.env)? {
+            check("-e", &name)?;
             variables.retain(|(known, _)| *known != *name);
-            variables.push((OsString::from(&name), OsStr::from_bytes(&value).into()));
-            names.push(name);
+            variables.push((name.into(), OsStr::from_bytes(&value).into()));
         }
         let vs = arguments.vs.as_deref().map(|text| changed(&variables, text)).transpose()?;
         Ok(Self {
@@ -128,14 +123,13 @@ fn of_this_machine(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// `NAME=VALUE` for the ranks.
-fn variable(option: &str, text: &OsStr) -> Result<(String, Vec<u8>)> {
-    let (name, value) = given::variable(option, text)?;
-    if name == RENDEZVOUS {
-        let text = format!("{option} {name}: it names the rendezvous of a real job");
-        return Err(UsageError(text).into());
+/// # Errors
+/// The variable would lead the ranks to a real job.
+fn check(option: &str, name: &str) -> Result<(), UsageError> {
+    match name == RENDEZVOUS {
+        true => Err(UsageError(format!("{option} {name}: it names the rendezvous of a real job"))),
+        false => Ok(()),
     }
-    Ok((name, value))
 }
 
 /// The variables with those of `--vs` on top.
@@ -144,7 +138,8 @@ fn changed(variables: &Variables, text: &str) -> Result<Variables> {
         .ok_or_else(|| UsageError(format!("--vs {text}: a quote is not closed")))?;
     let mut all = variables.clone();
     for word in words {
-        let (name, value) = variable("--vs", OsStr::new(&word))?;
+        let (name, value) = given::variable("--vs", OsStr::new(&word))?;
+        check("--vs", &name)?;
         let name = OsString::from(name);
         all.retain(|(other, _)| *other != name);
         // NCCL takes the empty string for unset.
@@ -205,17 +200,11 @@ impl FailOn {
 }
 
 fn parse_fail_on(words: &[String]) -> Result<Vec<FailOn>> {
-    let parse = |word: &String| match word.as_str() {
-        "any" => Ok(FailOn::Any),
-        word => word.parse().map(FailOn::Code).map_err(|()| {
-            let text = format!(
-                "--fail-on {word:?} is no code (ND0201), name (no-channels-found) or any; \
-                 docs/findings.md lists them"
-            );
-            UsageError(text).into()
-        }),
-    };
-    words.iter().map(parse).collect()
+    let known = "code (ND0201), name (no-channels-found) or any";
+    given::fail_on(words, known, |word| match word {
+        "any" => Some(FailOn::Any),
+        word => word.parse().map(FailOn::Code).ok(),
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::nccl::find::Choice;
 use crate::nccl::wheel::Wheel;
 use crate::render;
 use anyhow::Result;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -48,6 +48,41 @@ pub fn variable(option: &str, text: &OsStr) -> Result<(String, Vec<u8>)> {
     Ok((name, bytes[at + 1..].to_vec()))
 }
 
+/// Each `NAME=VALUE` of an option, and no name twice.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn variables(option: &str, texts: &[OsString]) -> Result<Vec<(String, Vec<u8>)>> {
+    let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+    for text in texts {
+        let (name, value) = variable(option, text)?;
+        if all.iter().any(|(known, _)| *known == name) {
+            return Err(UsageError(format!("{option} {name}: given twice")).into());
+        }
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// What `--fail-on` names. `meant` says what a word may stand for in this
+/// command, which `known` tells in words: `code (ND0101) or any`.
+///
+/// # Errors
+/// A [`UsageError`].
+pub fn fail_on<T>(
+    words: &[String],
+    known: &str,
+    meant: impl Fn(&str) -> Option<T>,
+) -> Result<Vec<T>> {
+    let parse = |word: &String| {
+        meant(word).ok_or_else(|| {
+            let text = format!("--fail-on {word:?} is no {known}; docs/findings.md lists them");
+            UsageError(text).into()
+        })
+    };
+    words.iter().map(parse).collect()
+}
+
 /// A time in seconds.
 ///
 /// # Errors
@@ -59,5 +94,32 @@ pub fn timeout(seconds: f64) -> Result<Duration> {
             let text = format!("--timeout {seconds}: write seconds, above 0, up to 86400");
             Err(UsageError(text).into())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_variable_is_given_twice() {
+        let given = |texts: &[&str]| {
+            let texts: Vec<OsString> = texts.iter().map(Into::into).collect();
+            variables("-e", &texts).map_err(|error| error.to_string())
+        };
+        let both = vec![("B".to_owned(), b"1".to_vec()), ("A".to_owned(), Vec::new())];
+        assert_eq!(given(&["B=1", "A="]), Ok(both));
+        assert_eq!(given(&["A=1", "B=1", "A=2"]), Err("-e A: given twice".into()));
+    }
+
+    #[test]
+    fn a_word_of_fail_on_that_means_nothing_is_named() {
+        let parse = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            fail_on(&words, "number", |word| word.parse::<u8>().ok())
+        };
+        assert_eq!(parse(&["1", "2"]).expect("numbers"), [1, 2]);
+        let error = parse(&["1", "x"]).expect_err("no number").to_string();
+        assert_eq!(error, "--fail-on \"x\" is no number; docs/findings.md lists them");
     }
 }

@@ -73,19 +73,9 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_named() {
-        for text in [
-            "",
-            "8..",
-            "x",
-            "1T",
-            "6",
-            "0",
-            "-8",
-            "1G..8",
-            "65G",
-            "99999999999999999999",
-            "8....16",
-        ] {
+        for text in
+            ["", "8..", "x", "1T", "0", "-8", "1G..8", "65G", "99999999999999999999", "8....16"]
+        {
             let error = parse(text).expect_err(text).to_string();
             assert!(error.starts_with("--sizes "), "{error}");
         }

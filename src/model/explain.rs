@@ -299,17 +299,31 @@ pub struct Differences {
 pub struct ChoiceDifference {
     /// Such as `AllReduce`.
     pub collective: String,
-    /// The smallest size asked for, in bytes.
+    /// The smallest size, in bytes, as it was asked for: each side takes the
+    /// next larger one that it can split, so choices may have another.
     pub from: u64,
-    /// The largest size asked for, in bytes.
+    /// The largest size, in bytes, as it was asked for.
     pub to: u64,
-    /// One side's choice in words, such as `Ring/LL, 24 channels`.
-    pub this: String,
+    /// One side's choice.
+    pub this: Chosen,
     /// The other side's.
-    pub other: String,
+    pub other: Chosen,
     /// The other side's estimate divided by this side's, for the smallest and
     /// the largest size: above 1 the other side is slower.
     pub time_ratio: Option<[f64; 2]>,
+}
+
+/// A choice without its size and time. Each part as in [`PredictedChoice`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chosen {
+    /// Such as `Ring`.
+    pub algo: Option<String>,
+    /// Such as `LL128`.
+    pub proto: Option<String>,
+    /// Number of channels.
+    pub channels: Option<u32>,
+    /// Threads in a block.
+    pub threads: Option<u32>,
 }
 
 /// Something besides choices that differs.

@@ -17,7 +17,7 @@ pub use env_check::{
     EnvCheck, Family, NcclUsed, Observation, PathResult, Place, SCHEMA, Status, Verdict,
 };
 pub use explain::{
-    ChoiceDifference, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
+    ChoiceDifference, Chosen, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
     FactDifference, Failure, FailureKind, GraphFound, Limits, NcclAsked, NodeAsked, PREDICTED,
     PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked, SettingEffect,
     TreeShape, Tried,
@@ -25,4 +25,5 @@ pub use explain::{
 pub use finding::{Code, Finding, Severity};
 pub use value::{Latched, Seen, Unreadable};
 
+pub use words::counted;
 use words::words;

@@ -1,4 +1,5 @@
-//! Enums whose members are words: in tables, in JSON and on the command line.
+//! Words: enums whose members are words in tables, in JSON and on the command
+//! line, and nouns with a number.
 
 /// Makes such an enum, with its words.
 macro_rules! words {
@@ -39,3 +40,9 @@ macro_rules! words {
 }
 
 pub(crate) use words;
+
+/// A number with its noun: `1 path`, `2 paths`.
+pub fn counted(count: usize, noun: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{s}")
+}

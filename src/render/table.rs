@@ -5,10 +5,10 @@
 use super::escape::{escape, value};
 use super::marks::{Mark, Marks};
 pub use super::text::Look;
-use super::text::{FINDINGS, borderless, counted, paragraph, write_finding};
+use super::text::{FINDINGS, borderless, paragraph, write_finding};
 use crate::model::{
     Code, EffectSource, EnvCheck, Family, Finding, Observation, PathResult, Provenance, Status,
-    Verdict,
+    Verdict, counted,
 };
 use comfy_table::{Cell, Color, Row, Table};
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Pieces of text for a person at a terminal that several results share:
-//! paragraphs, columns, a finding, counted words. Which result has which pieces
-//! is said in its own file.
+//! paragraphs, columns, a finding. Which result has which pieces is said in its
+//! own file.
 
 use super::escape::escape;
 use crate::model::{Finding, Severity};
@@ -68,10 +68,4 @@ pub fn write_finding(finding: &Finding, look: Look, to: &mut dyn Write) -> io::R
         paragraph(lead, text, look, to)?;
     }
     Ok(())
-}
-
-/// A number with its noun: `1 path`, `2 paths`.
-pub fn counted(count: usize, noun: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{s}")
 }

@@ -201,3 +201,16 @@ fn what_nccl_fills_in_by_itself_is_noted() {
         assert!(notes.contains(part), "{part}: {notes}");
     }
 }
+
+#[test]
+fn attributes_are_changed_in_each_element_of_a_name_and_nothing_else() {
+    let values = [("vendor", "B"), ("modelid", "9")];
+    let text = "<system version=\"1\">\n<cpu numaid=\"0\" vendor=\"A\" modelid=\"2\">\n<pci \
+                vendor=\"x\"/>\n</cpu>\n<cpu numaid=\"1\" vendor=\"B\" modelid=\"9\"/>\n</system>\n";
+    let changed = xml::with_attributes(text, "cpu", &values).expect("they are there");
+    assert_eq!(changed, text.replace("\"A\" modelid=\"2\"", "\"B\" modelid=\"9\""));
+    assert_eq!(xml::with_attributes(&changed, "cpu", &values), None, "all have them already");
+    assert_eq!(xml::with_attributes(text, "net", &values), None, "there is none");
+    assert_eq!(xml::with_attributes(text, "pci", &values), None, "one lacks modelid");
+    assert_eq!(xml::with_attributes("<cpu", "cpu", &values), None);
+}

@@ -1,7 +1,7 @@
 //! Reads NCCL's topology XML, as far as the virtual node must agree with NCCL
 //! about it: which GPUs there are, where, and how they are linked. Writes the
-//! same elements again in the form that NCCL's own small parser accepts. Files
-//! come from anywhere, so all sizes are limited and nothing is expanded; what a
+//! same elements again in the form that NCCL's own small parser accepts, also with
+//! other attributes. Files come from anywhere, so all sizes are limited and nothing is expanded; what a
 //! topology means is decided in `topology`.
 
 use super::runtime::description::{MOST_GPUS, bus_numbers};
@@ -40,6 +40,34 @@ pub fn read(text: &str) -> Result<Content, String> {
     let mut reader = Reader::default();
     reader.read(text)?;
     reader.finish()
+}
+
+/// A text that [`read`] has cleaned, with these attributes in each element of
+/// this name; `None` when there is no such element, one of them lacks such an
+/// attribute, or all have them already.
+pub fn with_attributes(clean: &str, element: &str, values: &[(&str, &str)]) -> Option<String> {
+    let mut reader = quick_xml::Reader::from_str(clean);
+    let (mut out, mut changed) = (String::new(), false);
+    loop {
+        let event = reader.read_event().ok()?;
+        let (start, end) = match &event {
+            Event::Start(start) => (start, ">"),
+            Event::Empty(start) => (start, "/>"),
+            Event::End(tag) => {
+                write_end(tag.name().as_ref(), &mut out);
+                continue;
+            }
+            Event::Eof => return changed.then_some(out),
+            _ => continue,
+        };
+        let mut attributes = Attributes::read(start).ok()?;
+        if start.name().as_ref() == element.as_bytes() {
+            for (name, value) in values {
+                changed |= attributes.replace(name, value)? != *value;
+            }
+        }
+        attributes.write(start.name().as_ref(), end, &mut out);
+    }
 }
 
 /// Reads the elements; errors are sentences.
@@ -146,7 +174,7 @@ impl Reader {
     fn close(&mut self, write: bool) {
         let Some(closed) = self.path.pop() else { return };
         if write {
-            self.clean += &format!("</{}>\n", String::from_utf8_lossy(&closed.name));
+            write_end(&closed.name, &mut self.clean);
         }
         self.gpus.extend(closed.gpu);
     }
@@ -345,6 +373,12 @@ impl Attributes {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// Sets an attribute that is there, and returns what it was.
+    fn replace(&mut self, name: &str, value: &str) -> Option<String> {
+        let (_, old) = self.0.iter_mut().find(|(known, _)| known == name)?;
+        Some(std::mem::replace(old, value.into()))
+    }
+
     /// A decimal number; an empty text is none, as NCCL writes what it does not know.
     fn number(
         &self,
@@ -368,6 +402,10 @@ impl Attributes {
         to.push_str(end);
         to.push('\n');
     }
+}
+
+fn write_end(name: &[u8], to: &mut String) {
+    to.push_str(&format!("</{}>\n", String::from_utf8_lossy(name)));
 }
 
 /// NCCL would end other names early, or take them for a comment.

@@ -2,7 +2,9 @@
 //! it. The real libnccl answers; the machine does not exist.
 
 use crate::harness::{Ended, Sandbox, Started, eventually, finish, library, main_library};
-use nccldiag::model::{Explain, ExplainFinding, FailureKind, PredictedRange, SettingEffect};
+use nccldiag::model::{
+    ChoiceDifference, Explain, ExplainFinding, FailureKind, PredictedRange, SettingEffect,
+};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -164,6 +166,12 @@ fn the_json_has_exactly_the_documented_fields() {
             &["adjusted_to", "effect", "messages", "name", "understood", "value"],
         ),
         (&json["differences"], &["choices", "facts"]),
+        (
+            &json["differences"]["choices"][0],
+            &["collective", "from", "other", "this", "time_ratio", "to"],
+        ),
+        (&json["differences"]["choices"][0]["other"], &["algo", "channels", "proto", "threads"]),
+        (&json["differences"]["facts"][0], &["other", "this", "what"]),
         (&json["findings"][0], &["code", "fix", "message", "severity", "tried", "where"]),
         (
             &json["findings"][0]["tried"][0],
@@ -281,7 +289,9 @@ fn two_settings_and_two_versions_are_compared() {
     let result =
         ask(&library, &["--topology", "h100x8", "-e", "NCCL_ALGO=Ring", "--vs", "NCCL_ALGO="]);
     let differences = result.differences.expect("two sides");
-    assert!(differences.choices.iter().any(|one| one.other.starts_with("NVLS/Simple")));
+    let other = |one: &ChoiceDifference| (one.other.algo.clone(), one.other.proto.clone());
+    let nvls = (Some("NVLS".into()), Some("Simple".into()));
+    assert!(differences.choices.iter().any(|one| other(one) == nvls));
     assert!(differences.choices.iter().all(|one| one.from >= 1 << 20), "small ones are alike");
     assert!(result.vs.expect("the other side").settings.is_empty());
     let same = ask(&library, &["--topology", "h100x8", "--vs", ""]);

@@ -4,7 +4,7 @@
 
 mod auto;
 
-use super::cache::{Cache, CacheError, Lease};
+use super::cache::{Cache, CacheError, Entry, Lease};
 use super::image::{Image, ImageError, NcclVersion};
 use super::progress::Progress;
 use super::wheel::{self, BadWheel, Wheel, WheelError};
@@ -204,9 +204,37 @@ fn from_wheel(
     progress: &mut Progress<'_>,
 ) -> Result<Found, FindError> {
     let (entry, lease) = wheel::fetch(wheel, &Cache::user()?, python, progress)?;
+    Ok(fetched(wheel, entry, lease)?)
+}
+
+fn fetched(wheel: &Wheel, entry: Entry, lease: Lease) -> Result<Found, ImageError> {
     let image = Image::open(&entry.path)?;
     let how = format!("the wheel {}", wheel.requirement());
     Ok(Found { path: entry.path, how, image, others: Vec::new(), lease: Some(lease) })
+}
+
+/// A fetched library, and how `--nccl` names it.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The library.
+    pub found: Found,
+    /// Such as `pip:2.32.3+cu12`.
+    pub spelling: String,
+}
+
+/// The newest library in the user's cache that is newer than this one and for
+/// the same CUDA. Nothing is fetched; a cache that cannot be read has none.
+pub fn newer_fetched(than: &Image) -> Option<Fetched> {
+    let cuda = than.cuda.as_deref().and_then(|cuda| cuda.split('.').next());
+    let fits = |wheel: &Wheel| {
+        wheel.release() > than.version
+            && cuda.is_none_or(|major| wheel.cuda().to_string() == format!("cu{major}"))
+    };
+    let cache = Cache::user().ok()?;
+    let newest = cache.list().ok()?.into_iter().map(|entry| entry.wheel).rfind(fits)?;
+    let (entry, lease) = cache.get(&newest).ok()??;
+    let found = fetched(&newest, entry, lease).ok()?;
+    Some(Fetched { found, spelling: format!("pip:{}", newest.spelling()) })
 }
 
 fn from_process(pid: i32) -> Result<Found, FindError> {

@@ -35,3 +35,19 @@ fn a_process_without_nccl_is_told_from_one_that_does_not_exist() {
         .to_string();
     assert!(text.contains("no such process"), "{text}");
 }
+
+#[test]
+fn the_newest_of_the_cache_for_the_same_cuda_is_at_hand() {
+    let all = crate::nccl::testing::libraries();
+    for entry in &all {
+        let image = Image::open(&entry.path).expect("a libnccl");
+        let same = all.iter().map(|other| &other.wheel).filter(|w| w.cuda() == entry.wheel.cuda());
+        let newest = same.max().filter(|newest| newest.release() > image.version);
+        let found = newer_fetched(&image);
+        let spelling = found.as_ref().map(|newer| newer.spelling.clone());
+        assert_eq!(spelling, newest.map(|wheel| format!("pip:{}", wheel.spelling())));
+        if let Some(newer) = found {
+            assert!(newer.found.image.version > image.version, "{}", entry.wheel);
+        }
+    }
+}

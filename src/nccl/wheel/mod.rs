@@ -9,6 +9,7 @@ pub use pip::PipError;
 pub use unpack::UnpackError;
 
 use super::cache::{Cache, CacheError, Entry, LIBRARY, Lease};
+use super::image::NcclVersion;
 use super::progress::{Event, Progress};
 use std::cmp::Ordering;
 use std::fmt;
@@ -56,6 +57,12 @@ impl Wheel {
             Some(post) => format!("{major}.{minor}.{patch}.post{post}"),
             None => format!("{major}.{minor}.{patch}"),
         }
+    }
+
+    /// The NCCL that is in it.
+    pub fn release(&self) -> NcclVersion {
+        let [major, minor, patch] = self.numbers;
+        NcclVersion::new(major, minor, patch)
     }
 
     /// The CUDA major version that it is for.

@@ -2,7 +2,7 @@
 //! more: no NCCL was asked.
 
 use crate::model::{
-    ChoiceDifference, Code, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
+    ChoiceDifference, Chosen, Code, CostCell, Differences, EXPLAIN_SCHEMA, Explain, ExplainFinding,
     FactDifference, Failure, FailureKind, Finding, GraphFound, Limits, NcclAsked, NodeAsked,
     PREDICTED, PredictedChoice, PredictedRange, Prediction, Reached, RingOrder, SettingAsked,
     SettingEffect, TreeShape, Tried,
@@ -160,18 +160,18 @@ pub fn compared() -> Explain {
     }];
     other.ranges = vec![range([8, 1 << 30], "Ring", "LL", [1, 24], [15.0, 9000.0])];
     result.vs = Some(other);
-    let choice = |from, to, this: &str, other: &str, time_ratio| ChoiceDifference {
+    let choice = |from, to, this, other, time_ratio| ChoiceDifference {
         collective: "AllReduce".into(),
         from,
         to,
-        this: this.into(),
-        other: other.into(),
+        this,
+        other,
         time_ratio,
     };
     result.differences = Some(Differences {
         choices: vec![
-            choice(8, 65536, "Ring/LL, 16 channels", "Ring/LL, 24 channels", Some([1.0, 1.9])),
-            choice(1 << 22, 1 << 30, "NVLS/Simple, 16 channels", "n/a", None),
+            choice(8, 65536, chosen("Ring", "LL", 16), chosen("Ring", "LL", 24), Some([1.0, 1.9])),
+            choice(1 << 22, 1 << 30, chosen("NVLS", "Simple", 16), Chosen::default(), None),
         ],
         facts: vec![FactDifference {
             what: "ring graph".into(),
@@ -207,6 +207,15 @@ fn choice(bytes: u64, time_us: f64) -> PredictedChoice {
         time_us: Some(time_us),
         algbw: Some(1.0),
         busbw: Some(1.75),
+    }
+}
+
+fn chosen(algo: &str, proto: &str, channels: u32) -> Chosen {
+    Chosen {
+        algo: Some(algo.into()),
+        proto: Some(proto.into()),
+        channels: Some(channels),
+        threads: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::block::{Block, Cell, Grid, NOT_AVAILABLE, Section, Tone, Width};
 use super::sizes::{bytes_span, figure, span};
-use crate::model::{PredictedRange, Prediction, SettingAsked, SettingEffect};
+use crate::model::{PredictedRange, Prediction, SettingAsked, SettingEffect, counted};
 
 /// Which library on which machine. The topology as it was given.
 pub fn asked(prediction: &Prediction) -> String {
@@ -11,9 +11,11 @@ pub fn asked(prediction: &Prediction) -> String {
 
 /// The same without the folders of the topology's files.
 pub fn asked_shortly(prediction: &Prediction) -> String {
-    let files = prediction.node.topology.split(", ");
+    // `Topology::named` joins the names of several files like this.
+    const AND: &str = " + ";
+    let files = prediction.node.topology.split(AND);
     let name = |file: &'_ str| file.rsplit('/').next().unwrap_or_default().to_owned();
-    asked_with(prediction, &files.map(name).collect::<Vec<_>>().join(", "))
+    asked_with(prediction, &files.map(name).collect::<Vec<_>>().join(AND))
 }
 
 fn asked_with(prediction: &Prediction, topology: &str) -> String {
@@ -156,18 +158,24 @@ fn not_told(prediction: &Prediction) -> Option<String> {
         format!("{word}{}", if all { "" } else { " (in part)" })
     };
     let words: Vec<_> = words.map(part).collect();
-    let version = &prediction.nccl.version;
-    (!words.is_empty()).then(|| format!("n/a: NCCL {version} did not tell {}", words.join(", ")))
+    let words = (!words.is_empty()).then(|| words.join(", "))?;
+    Some(match &prediction.failure {
+        Some(failure) => {
+            format!("n/a: the run ended (at {}) before NCCL told {words}", failure.step)
+        }
+        None => format!("n/a: NCCL {} did not tell {words}", prediction.nccl.version),
+    })
 }
 
 fn between(prediction: &Prediction) -> String {
     let mut sizes: Vec<_> = prediction.choices.iter().map(|choice| choice.bytes).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let asked = match sizes.len() {
+    let count = match sizes.len() {
         0 => "single sizes".into(),
-        1 => "1 size".into(),
-        many => format!("{many} sizes"),
+        count => counted(count, "size"),
     };
-    format!("{asked} asked for; what NCCL chooses between them was not asked")
+    // Behind a failure nothing was asked.
+    let asked = if prediction.failure.is_some() { "answered" } else { "asked for" };
+    format!("{count} {asked}; what NCCL chooses between them was not asked")
 }

@@ -210,7 +210,8 @@ fn all_that_a_rich_result_has_is_told() {
         "NCCL_NTHREAD=256      -                unknown to this NCCL",
         "NCCL says: Invalid value abc for NCCL_NTHREADS, using default -2.",
         "failed: at enqueue: Broadcast of 1 GiB",
-        "n/a: NCCL 2.27.7 did not tell threads (in part)",
+        "n/a: the run ended (at enqueue) before NCCL told threads (in part)",
+        "28 sizes answered; what NCCL chooses between them was not asked",
         "off: the same as above",
         "channels 0, 12: 7 6 5 4 3 2 1 0",
         "and 4 more, see --format json",
@@ -257,6 +258,9 @@ fn folders_of_a_topology_are_shown_only_where_they_tell_sides_apart() {
     let mut result = samples::compared();
     result.prediction.node.topology = "/a/b/topo.xml".into();
     let mut other = result.vs.take();
+    result.prediction.node.topology = "/a/topo.txt + b/lscpu.txt".into();
+    assert!(shown(&result, PLAIN).contains("HBM3 (topo.txt + lscpu.txt):"));
+    result.prediction.node.topology = "/a/b/topo.xml".into();
     assert!(shown(&result, PLAIN).contains("HBM3 (topo.xml): predicted"));
     other.iter_mut().for_each(|other| other.node.topology = "/a/c/topo.xml".into());
     result.vs = other;

@@ -4,7 +4,9 @@
 use super::block::{Block, Cell, Grid, NOT_AVAILABLE, Section, Tone, Width};
 use super::sizes::{bytes_span, slower};
 use super::{findings, side};
-use crate::model::{ChoiceDifference, Differences, Explain, FactDifference, Prediction};
+use crate::model::{
+    ChoiceDifference, Chosen, Differences, Explain, FactDifference, Prediction, counted,
+};
 
 /// Heading, settings, failures and differences.
 pub fn sections<'a>(result: &Explain, other: &Prediction) -> Vec<Section<'a>> {
@@ -80,13 +82,27 @@ fn choices(differences: &[ChoiceDifference]) -> Grid {
         let (text, tone) = ratio.unwrap_or_else(|| (NOT_AVAILABLE.into(), Tone::Plain));
         vec![
             bytes_span(difference.from, difference.to).into(),
-            Cell::from(&*difference.this),
-            Cell::from(&*difference.other),
+            in_words(&difference.this).into(),
+            in_words(&difference.other).into(),
             Cell::toned(text, tone),
         ]
     };
     grid.rows = differences.iter().map(row).collect();
     grid
+}
+
+/// `Ring/LL, 24 channels, 512 threads`.
+fn in_words(choice: &Chosen) -> String {
+    let mut parts = match (&choice.algo, &choice.proto) {
+        (None, None) => Vec::new(),
+        (algo, proto) => {
+            let [algo, proto] = [algo, proto].map(|part| part.as_deref().unwrap_or("?"));
+            vec![format!("{algo}/{proto}")]
+        }
+    };
+    parts.extend(choice.channels.map(|n| counted(n as usize, "channel")));
+    parts.extend(choice.threads.map(|n| counted(n as usize, "thread")));
+    if parts.is_empty() { NOT_AVAILABLE.into() } else { parts.join(", ") }
 }
 
 fn facts(facts: &[FactDifference]) -> Grid {

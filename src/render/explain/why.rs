@@ -3,8 +3,7 @@
 
 use super::block::{Block, Cell, Column, Grid, Section, Tone, Width};
 use super::sizes::{bytes, figure, numbers};
-use crate::model::{CostCell, GraphFound, Limits, Prediction, Reached, TreeShape};
-use crate::render::text::counted;
+use crate::model::{CostCell, GraphFound, Limits, Prediction, Reached, TreeShape, counted};
 
 /// More rings, trees or pairs than these are counted only.
 const SHOWN: usize = 8;

@@ -1,76 +1,87 @@
 //! Where two predictions differ: choices and estimates by size, then what
 //! stands behind them. Pure.
 
+use super::ask::Asked;
 use crate::model::{
-    ChoiceDifference, CostCell, Differences, FactDifference, GraphFound, PredictedChoice,
-    Prediction,
+    ChoiceDifference, Chosen, CostCell, Differences, FactDifference, GraphFound, PredictedChoice,
+    Prediction, Reached, counted,
 };
+use crate::nccl::collective::Collective;
 use std::collections::BTreeSet;
 
 /// What one side has and the other has not.
 const ABSENT: &str = "-";
 
-/// All differences; none where the two are alike.
-pub fn compare(this: &Prediction, other: &Prediction) -> Differences {
-    Differences { choices: choices(this, other), facts: facts(this, other) }
-}
+/// More pairs than these are counted only.
+const MOST_PAIRS: usize = 8;
 
-/// A choice in words: `Ring/LL, 24 channels, 512 threads`.
-pub(super) fn in_words(choice: &PredictedChoice) -> String {
-    let name = |part: &Option<String>| part.clone().unwrap_or_else(|| "?".into());
-    let mut text = match (&choice.algo, &choice.proto) {
-        (None, None) => "n/a".into(),
-        (algo, proto) => format!("{}/{}", name(algo), name(proto)),
+/// All differences in what both were asked; none where the two are alike.
+pub(super) fn compare(this: &Prediction, other: &Prediction, asked: &Asked) -> Differences {
+    let choices = |&collective: &Collective| {
+        let sizes = asked.sizes.iter();
+        let all: Vec<_> = sizes.map(|&size| choice(this, other, collective, size)).collect();
+        folded(&all)
     };
-    for (count, noun) in [(choice.channels, "channel"), (choice.threads, "thread")] {
-        if let Some(count) = count {
-            let s = if count == 1 { "" } else { "s" };
-            text += &format!(", {count} {noun}{s}");
-        }
+    Differences {
+        choices: asked.collectives.iter().flat_map(choices).collect(),
+        facts: facts(this, other, asked),
     }
-    text
 }
 
-fn choices(this: &Prediction, other: &Prediction) -> Vec<ChoiceDifference> {
-    let mut all: Vec<ChoiceDifference> = Vec::new();
-    let mut open = false;
-    for choice in &this.choices {
-        let same =
-            |c: &&PredictedChoice| c.collective == choice.collective && c.bytes == choice.bytes;
-        let Some(twin) = other.choices.iter().find(same) else {
-            open = false;
-            continue;
-        };
-        let ratio = twin.time_us.zip(choice.time_us).map(|(other, this)| other / this);
-        let (this, other) = (in_words(choice), in_words(twin));
-        if this == other && ratio.is_none_or(|ratio| (ratio - 1.0).abs() < 0.0005) {
-            open = false;
-            continue;
-        }
-        match all.last_mut() {
-            Some(last)
-                if open
-                    && last.collective == choice.collective
-                    && (&last.this, &last.other) == (&this, &other) =>
-            {
-                last.to = choice.bytes;
-                last.time_ratio = last.time_ratio.zip(ratio).map(|(r, ratio)| [r[0], ratio]);
-            }
-            _ => all.push(ChoiceDifference {
-                collective: choice.collective.clone(),
-                from: choice.bytes,
-                to: choice.bytes,
-                this,
-                other,
-                time_ratio: ratio.map(|ratio| [ratio; 2]),
-            }),
-        }
-        open = true;
-    }
-    all
+/// Where the choices for one size differ. A side without an answer for it
+/// differs by its failure.
+fn choice(
+    this: &Prediction,
+    other: &Prediction,
+    collective: Collective,
+    size: u64,
+) -> Option<ChoiceDifference> {
+    let (this, other) = (answer(this, collective, size)?, answer(other, collective, size)?);
+    let ratio = other.time_us.zip(this.time_us).map(|(other, this)| other / this);
+    let (this, other) = (chosen(this), chosen(other));
+    let same = this == other && ratio.is_none_or(|ratio| (ratio - 1.0).abs() < 0.0005);
+    (!same).then(|| ChoiceDifference {
+        collective: collective.name().into(),
+        from: size,
+        to: size,
+        this,
+        other,
+        time_ratio: ratio.map(|ratio| [ratio; 2]),
+    })
 }
 
-fn facts(this: &Prediction, other: &Prediction) -> Vec<FactDifference> {
+/// What a side chose for a size that was asked for: it may have taken another,
+/// because it depends on the number of ranks which sizes can be split.
+fn answer(side: &Prediction, collective: Collective, size: u64) -> Option<&PredictedChoice> {
+    let bytes = collective.call(size, side.node.gpus as u64).bytes;
+    side.choices.iter().find(|one| one.collective == collective.name() && one.bytes == bytes)
+}
+
+fn chosen(choice: &PredictedChoice) -> Chosen {
+    Chosen {
+        algo: choice.algo.clone(),
+        proto: choice.proto.clone(),
+        channels: choice.channels,
+        threads: choice.threads,
+    }
+}
+
+/// Neighbours with the same pair of choices as one.
+fn folded(all: &[Option<ChoiceDifference>]) -> Vec<ChoiceDifference> {
+    let alike = |a: &Option<ChoiceDifference>, b: &Option<ChoiceDifference>| match (a, b) {
+        (Some(a), Some(b)) => (&a.this, &a.other) == (&b.this, &b.other),
+        _ => false,
+    };
+    let fold = |run: &[Option<ChoiceDifference>]| {
+        let (first, last) = (run.first()?.as_ref()?, run.last()?.as_ref()?);
+        let ratios = first.time_ratio.zip(last.time_ratio);
+        let time_ratio = ratios.map(|(first, last)| [first[0], last[1]]);
+        Some(ChoiceDifference { to: last.to, time_ratio, ..first.clone() })
+    };
+    all.chunk_by(alike).filter_map(fold).collect()
+}
+
+fn facts(this: &Prediction, other: &Prediction, asked: &Asked) -> Vec<FactDifference> {
     let mut all = Vec::new();
     let mut add = |what: &str, this: String, other: String| {
         if this != other {
@@ -78,17 +89,44 @@ fn facts(this: &Prediction, other: &Prediction) -> Vec<FactDifference> {
         }
     };
     add("answer", failure(this), failure(other));
+    for &collective in
+        asked.collectives.iter().filter(|one| splits_differ(this, other, **one, asked))
+    {
+        let what = format!("{} sizes are multiples of", collective.name());
+        add(&what, unit(this, collective), unit(other, collective));
+    }
     for name in names(this, other, |p| p.graph.iter().map(|g| g.name.clone()).collect()) {
         add(&format!("{name} graph"), graph(this, &name), graph(other, &name));
     }
     add("channels", channels(this), channels(other));
+    add("CTAs (fewest-most)", ctas(this), ctas(other));
     add("buffers (LL, LL128, Simple)", buffers(this), buffers(other));
     add("ring orders", rings(this), rings(other));
+    add("trees (the rank above each)", trees(this), trees(other));
     add("connections", transports(this), transports(other));
+    for (via, [this, other]) in one_sided(this, other) {
+        add(&format!("{via} only between"), this, other);
+    }
     for name in names(this, other, cells) {
         add(&name, cost(this, &name), cost(other, &name));
     }
     all
+}
+
+/// Whether some size that was asked for is another one on the other side.
+fn splits_differ(
+    this: &Prediction,
+    other: &Prediction,
+    collective: Collective,
+    asked: &Asked,
+) -> bool {
+    let on = |side: &Prediction, size| collective.call(size, side.node.gpus as u64).bytes;
+    asked.sizes.iter().any(|&size| on(this, size) != on(other, size))
+}
+
+/// The smallest size, of which all others are multiples.
+fn unit(side: &Prediction, collective: Collective) -> String {
+    format!("{} B", collective.call(1, side.node.gpus as u64).bytes)
 }
 
 /// The keys of both sides, in the order of this side, then what only the other
@@ -116,10 +154,10 @@ fn graph(side: &Prediction, name: &str) -> String {
 
 /// `12 channels, 20/20 GB/s, NVL/PIX`.
 pub(super) fn graph_in_words(graph: &GraphFound) -> String {
-    let s = if graph.channels == 1 { "" } else { "s" };
+    let channels = counted(graph.channels as usize, "channel");
     format!(
-        "{} channel{s}, {}/{} GB/s, {}/{}",
-        graph.channels, graph.bw_intra, graph.bw_inter, graph.type_intra, graph.type_inter
+        "{channels}, {}/{} GB/s, {}/{}",
+        graph.bw_intra, graph.bw_inter, graph.type_intra, graph.type_inter
     )
 }
 
@@ -128,27 +166,67 @@ fn channels(side: &Prediction) -> String {
     count.map_or_else(|| ABSENT.into(), |count| count.to_string())
 }
 
+fn ctas(side: &Prediction) -> String {
+    let number = |count: Option<i32>| count.map_or_else(|| "?".into(), |count| count.to_string());
+    let limits = side.communicator.as_ref().map(|one| (one.min_ctas, one.max_ctas));
+    match limits {
+        None | Some((None, None)) => ABSENT.into(),
+        Some((fewest, most)) => format!("{}-{}", number(fewest), number(most)),
+    }
+}
+
 fn buffers(side: &Prediction) -> String {
     let sizes = side.communicator.as_ref().and_then(|one| one.buffers);
     sizes.map_or_else(|| ABSENT.into(), |sizes| sizes.map(|size| size.to_string()).join(", "))
 }
 
 fn rings(side: &Prediction) -> String {
-    let order = |ring: &crate::model::RingOrder| {
-        let ranks: Vec<_> = ring.ranks.iter().map(u32::to_string).collect();
-        format!("{}x {}", ring.channels.len(), ranks.join(" "))
+    listed(side.rings.iter().map(|ring| (ring.channels.len(), &ring.ranks)))
+}
+
+fn trees(side: &Prediction) -> String {
+    listed(side.trees.iter().map(|tree| (tree.channels.len(), &tree.parents)))
+}
+
+/// `24x 0 1 2 3`: on how many channels, and ranks.
+fn listed<'a, T: ToString + 'a>(all: impl Iterator<Item = (usize, &'a Vec<T>)>) -> String {
+    let one = |(count, ranks): (usize, &Vec<T>)| {
+        let ranks: Vec<_> = ranks.iter().map(T::to_string).collect();
+        format!("{count}x {}", ranks.join(" "))
     };
-    let all: Vec<_> = side.rings.iter().map(order).collect();
+    let all: Vec<_> = all.map(one).collect();
     if all.is_empty() { ABSENT.into() } else { all.join("; ") }
 }
 
 fn transports(side: &Prediction) -> String {
-    let one = |one: &crate::model::Reached| {
-        let s = if one.pairs.len() == 1 { "" } else { "s" };
-        format!("{}: {} pair{s}", one.via, one.pairs.len())
+    let one = |one: &Reached| {
+        let (pairs, connections) = (one.pairs.len(), one.connections);
+        format!("{}: {}, {}", one.via, counted(pairs, "pair"), counted(connections, "connection"))
     };
     let all: Vec<_> = side.transports.iter().map(one).collect();
     if all.is_empty() { ABSENT.into() } else { all.join("; ") }
+}
+
+/// For each way that both sides have: the pairs that only one of them connects
+/// so. What only one side has stands with its pairs' number already.
+fn one_sided(this: &Prediction, other: &Prediction) -> Vec<(String, [String; 2])> {
+    let both = this.transports.iter().filter_map(|one| {
+        let twin = other.transports.iter().find(|other| other.via == one.via)?;
+        Some((one.via.clone(), [pairs_without(one, twin), pairs_without(twin, one)]))
+    });
+    both.collect()
+}
+
+/// `0->1 1->2`: the pairs of one that the other has not.
+fn pairs_without(one: &Reached, other: &Reached) -> String {
+    let only: Vec<_> = one.pairs.iter().filter(|pair| !other.pairs.contains(pair)).collect();
+    if only.is_empty() {
+        return ABSENT.into();
+    }
+    let shown = only.iter().take(MOST_PAIRS).map(|[from, to]| format!("{from}->{to}"));
+    let more = only.len().saturating_sub(MOST_PAIRS);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    shown.chain(more).collect::<Vec<_>>().join(" ")
 }
 
 /// The cells of the collectives that were asked for.
@@ -166,7 +244,10 @@ fn cost(side: &Prediction, name: &str) -> String {
         // The other version does not have this algorithm, or it is off there.
         None => "off".into(),
         Some(cell) if !cell.enabled => "off".into(),
-        Some(cell) => format!("{} us, {} GB/s", cell.latency_us, cell.bandwidth),
+        Some(cell) => {
+            let forced = if cell.forced { ", forced" } else { "" };
+            format!("{} us, {} GB/s{forced}", cell.latency_us, cell.bandwidth)
+        }
     }
 }
 

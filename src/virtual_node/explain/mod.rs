@@ -15,11 +15,13 @@ mod tries;
 mod why;
 
 pub use ask::{Asked, Side};
-pub use compare::compare;
 
 use super::node::NodeError;
 use crate::model::{EXPLAIN_SCHEMA, Explain, ExplainFinding, PREDICTED};
+use crate::nccl::find::Fetched;
+use crate::nccl::image::Image;
 use ask::Asker;
+use compare::compare;
 
 /// One or two sides to ask about.
 pub struct Question {
@@ -31,6 +33,8 @@ pub struct Question {
     pub asked: Asked,
     /// Whether settings are taken away one by one, and others tried.
     pub try_more: bool,
+    /// A library that is newer than this one, to try where that may help.
+    pub newer: fn(&Image) -> Option<Fetched>,
 }
 
 /// Answers a question. `step` is told what is being asked next.
@@ -56,11 +60,11 @@ pub fn explain(question: &Question, step: &dyn Fn(&str)) -> Result<Explain, Node
     let other = question.vs.as_ref().zip(vs).map(|(side, outcome)| tell.prediction(side, &outcome));
     let mut notes = notes(question);
     notes.append(&mut tell.notes);
-    let differences = other.as_ref().map(|other| compare(&prediction, other));
+    let differences = other.as_ref().map(|other| compare(&prediction, other, asked));
     let mut found = findings::findings(&question.side, &prediction);
     // Where NCCL gives no answer there is nothing to compare with.
     if try_more && prediction.failure.is_none() {
-        let tried = tries::fill(&mut found, &mut asker, &question.side, asked, &prediction, step);
+        let tried = tries::fill(&mut found, &mut asker, question, &prediction, step);
         if let Err(error) = tried {
             notes.push(format!("not every setting was tried: {error}"));
         }

@@ -1,6 +1,7 @@
 //! Tries settings against a finding: asks NCCL again with each, and says what
 //! is different then. Nothing is recommended that was not tried.
 
+use super::Question;
 use super::ask::{Asked, Asker, Side};
 use super::compare::graph_in_words;
 use super::settings::{bare, same_outcome};
@@ -8,6 +9,8 @@ use super::why::RING;
 use crate::model::{Code, ExplainFinding, Prediction, Tried};
 use crate::virtual_node::node::NodeError;
 use crate::virtual_node::topology::Topology;
+use crate::virtual_node::xml;
+use std::sync::Arc;
 
 /// A change to try.
 enum Change {
@@ -16,6 +19,8 @@ enum Change {
     /// The topology with its CPUs called by another name, which NCCL takes for
     /// faster connected (topo.cc: 40 GB/s for Intel's 6/207, 16 for AMD's).
     FasterCpus,
+    /// The newest library at hand, if it is newer.
+    NewerNccl,
 }
 
 const FASTER: [(&str, &str); 3] =
@@ -23,13 +28,14 @@ const FASTER: [(&str, &str); 3] =
 
 /// What is tried against a finding.
 fn changes(code: Code) -> &'static [Change] {
-    use Change::{FasterCpus, Variables};
+    use Change::{FasterCpus, NewerNccl, Variables};
     match code {
         Code::NoChannelsFound => &[
             Variables(&[("NCCL_MIN_NCHANNELS", "8")]),
             Variables(&[("NCCL_P2P_LEVEL", "SYS")]),
             Variables(&[("NCCL_MIN_NCHANNELS", "8"), ("NCCL_P2P_LEVEL", "SYS")]),
             FasterCpus,
+            NewerNccl,
         ],
         Code::FewChannels => &[
             Variables(&[("NCCL_MIN_NCHANNELS", "4")]),
@@ -50,30 +56,45 @@ fn changes(code: Code) -> &'static [Change] {
 pub(super) fn fill(
     found: &mut [ExplainFinding],
     asker: &mut Asker,
-    side: &Side,
-    asked: &Asked,
+    question: &Question,
     prediction: &Prediction,
     step: &dyn Fn(&str),
 ) -> Result<(), NodeError> {
+    let asked = &question.asked;
     let few = Asked { sizes: some(&asked.sizes), ..asked.clone() };
-    let before = only(prediction, &few, side.spec.ranks);
+    let before = only(prediction, &few, question.side.spec.ranks);
     let mut known: Vec<(String, Prediction)> = Vec::new();
     for one in found {
+        let mut shown: Vec<usize> = Vec::new();
         for change in changes(one.finding.code) {
-            let Some((changed, settings)) = change.apply(side) else { continue };
-            if !known.iter().any(|(other, _)| *other == settings) {
-                step(&format!("what {settings} changes"));
-                let then = bare(&changed, &asker.ask(&changed, &few)?);
-                known.push((settings.clone(), then));
-            }
-            let then = known.iter().find(|(other, _)| *other == settings).map(|(_, then)| then);
-            // What changes nothing at all helps nobody.
-            if let Some(then) = then.filter(|then| !same_outcome(then, &before)) {
+            let Some((changed, settings)) = change.apply(question) else { continue };
+            let at = match known.iter().position(|(other, _)| *other == settings) {
+                Some(at) => at,
+                None => {
+                    step(&format!("what {settings} changes"));
+                    let then = bare(&changed, &asker.ask(&changed, &few)?);
+                    known.push((settings.clone(), then));
+                    known.len() - 1
+                }
+            };
+            let then = &known[at].1;
+            if is_news(then, &before, shown.iter().map(|&at| &known[at].1)) {
                 one.tried.push(tried(settings, then, &before));
+                shown.push(at);
             }
         }
     }
     Ok(())
+}
+
+/// What changes nothing at all helps nobody, nor does what comes to the same as
+/// a row that is there already.
+fn is_news<'a>(
+    then: &Prediction,
+    before: &'a Prediction,
+    shown: impl Iterator<Item = &'a Prediction>,
+) -> bool {
+    std::iter::once(before).chain(shown).all(|known| !same_outcome(then, known))
 }
 
 /// A prediction with these sizes only.
@@ -89,52 +110,49 @@ fn only(prediction: &Prediction, few: &Asked, ranks: usize) -> Prediction {
 impl Change {
     /// The side with this change, and how a user makes it; `None` when it is
     /// there already, or cannot be made.
-    fn apply(&self, side: &Side) -> Option<(Side, String)> {
-        let mut changed = side.clone();
+    fn apply(&self, question: &Question) -> Option<(Side, String)> {
+        let side = question.side.clone();
         match self {
-            Self::Variables(all) => {
-                let variables = &mut changed.spec.variables;
-                for (name, value) in *all {
-                    if variables.iter().any(|(known, _)| known == name) {
-                        return None;
-                    }
-                    variables.push(((*name).into(), (*value).into()));
-                }
-                let words: Vec<_> =
-                    all.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                Some((changed, words.join(" ")))
-            }
-            Self::FasterCpus => {
-                let text = with_cpus(&side.spec.topology.text, &FASTER)?;
-                changed.spec.topology = Topology::parse(&text, &side.spec.topology.origin).ok()?;
-                let words = FASTER.map(|(name, value)| format!("{name}=\"{value}\"")).join(" ");
-                Some((changed, format!("NCCL_TOPO_FILE with all CPUs as {words}")))
-            }
+            Self::Variables(all) => with_variables(side, all),
+            Self::FasterCpus => with_cpus(side, &FASTER),
+            Self::NewerNccl => with_newer(side, question),
         }
     }
 }
 
-/// The topology with these attributes in each `cpu` element; `None` when one of
-/// them is not there.
-fn with_cpus(text: &str, attributes: &[(&str, &str)]) -> Option<String> {
-    let mut out = String::new();
-    let mut rest = text;
-    let mut found = false;
-    while let Some(at) = rest.find("<cpu ") {
-        let end = at + rest[at..].find('>')?;
-        let mut element = rest[at..end].to_owned();
-        for (name, value) in attributes {
-            let start = element.find(&format!(" {name}=\""))? + name.len() + 3;
-            let stop = start + element[start..].find('"')?;
-            element.replace_range(start..stop, value);
+fn with_variables(mut side: Side, all: &[(&str, &str)]) -> Option<(Side, String)> {
+    let variables = &mut side.spec.variables;
+    for (name, value) in all {
+        if variables.iter().any(|(known, _)| known == name) {
+            return None;
         }
-        out.push_str(&rest[..at]);
-        out.push_str(&element);
-        rest = &rest[end..];
-        found = true;
+        variables.push(((*name).into(), (*value).into()));
     }
-    out.push_str(rest);
-    (found && out != text).then_some(out)
+    let words: Vec<_> = all.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Some((side, words.join(" ")))
+}
+
+/// The topology with these attributes in each `cpu` element.
+fn with_cpus(mut side: Side, attributes: &[(&str, &str)]) -> Option<(Side, String)> {
+    let topology = &mut side.spec.topology;
+    let text = xml::with_attributes(&topology.text, "cpu", attributes)?;
+    *topology = Topology::parse(&text, &topology.origin).ok()?;
+    let words: Vec<_> =
+        attributes.iter().map(|(name, value)| format!("{name}=\"{value}\"")).collect();
+    // The machine stays what it is, and rows are read one by one.
+    let text = format!(
+        "NCCL_TOPO_FILE with all CPUs as {} (changes only NCCL's estimate and choice)",
+        words.join(" ")
+    );
+    Some((side, text))
+}
+
+fn with_newer(mut side: Side, question: &Question) -> Option<(Side, String)> {
+    let newer = (question.newer)(&side.library.image)?;
+    let text = format!("NCCL {} (--nccl {})", newer.found.image.version, newer.spelling);
+    side.spec.library.clone_from(&newer.found.path);
+    side.library = Arc::new(newer.found);
+    Some((side, text))
 }
 
 fn tried(settings: String, then: &Prediction, before: &Prediction) -> Tried {
@@ -166,22 +184,5 @@ fn some(sizes: &[u64]) -> Vec<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_cpu_gets_the_attributes_and_nothing_else_changes() {
-        let text = "<system><cpu numaid=\"0\" vendor=\"A\" familyid=\"1\" modelid=\"2\"><pci \
-                    vendor=\"x\"/></cpu><cpu numaid=\"1\" vendor=\"A\" familyid=\"1\" \
-                    modelid=\"2\"/></system>";
-        let found = with_cpus(text, &FASTER).expect("they are there");
-        assert_eq!(
-            found.matches("vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"207\"").count(),
-            2
-        );
-        assert!(found.contains("<pci vendor=\"x\"/>"));
-        assert_eq!(with_cpus(&found, &FASTER), None, "it is there already");
-        assert_eq!(with_cpus("<system/>", &FASTER), None);
-        assert_eq!(with_cpus("<cpu numaid=\"0\"/>", &FASTER), None);
-    }
-}
+#[path = "tries_tests.rs"]
+mod tests;
