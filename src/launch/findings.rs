@@ -85,7 +85,7 @@ fn about_effect(o: &Observation) -> Option<(Code, String, String)> {
         Effect::Known { in_force, outcome: Some(Outcome::Adjusted) } => Some((
             Code::AdjustedByNccl,
             format!("NCCL took {name}={value}, and works with {in_force}"),
-            effect::rule(name).into(),
+            effect::rule(name, in_force.is_nothing()).into(),
         )),
         Effect::Unreadable { unreadable } if is_refused(o) => Some((
             Code::RefusedByNccl,
