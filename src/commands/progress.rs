@@ -15,43 +15,58 @@ pub fn say(text: &str) {
 
 /// Shows events, and asks the work to stop once `stop` is set.
 pub fn listener(stop: &AtomicBool) -> impl FnMut(Event<'_>) -> ControlFlow<()> {
-    let terminal = std::io::stderr().is_terminal();
-    let mut bar: Option<ProgressBar> = None;
-    let mut quarters = 0;
+    let mut shown = Shown { terminal: std::io::stderr().is_terminal(), bar: None, quarters: 0 };
     move |event| {
-        match event {
-            Event::Note(text) => match &bar {
-                Some(bar) => bar.println(escape_lines(text)),
-                None => say(text),
-            },
-            Event::Bytes { what, done, total } if terminal => {
-                let bar =
-                    bar.get_or_insert_with(|| new_bar("{msg} {wide_bar} {bytes}/{total_bytes}"));
-                bar.set_message(what);
-                bar.set_length(total.unwrap_or_default().max(done));
-                bar.set_position(done);
-            }
-            Event::Bytes { what, done, total: Some(total) }
-                if done * 4 >= total * (quarters + 1) =>
-            {
-                // A log gets at most three lines for one step.
-                quarters = done * 4 / total.max(1);
-                if (1..4).contains(&quarters) {
-                    say(&format!("{what}: {} of {} MB", done / 1_000_000, total / 1_000_000));
-                }
-            }
-            Event::Bytes { .. } | Event::Waiting => {}
-            Event::Done => {
-                quarters = 0;
-                if let Some(bar) = bar.take() {
-                    bar.finish_and_clear();
-                }
-            }
-        }
+        shown.show(event);
         if stop.load(Ordering::Relaxed) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
+        }
+    }
+}
+
+/// What is on stderr of the work so far.
+struct Shown {
+    terminal: bool,
+    bar: Option<ProgressBar>,
+    /// Quarters of this step that a log was told of.
+    quarters: u64,
+}
+
+impl Shown {
+    fn show(&mut self, event: Event<'_>) {
+        match event {
+            Event::Note(text) => match &self.bar {
+                Some(bar) => bar.println(escape_lines(text)),
+                None => say(text),
+            },
+            Event::Bytes { what, done, total } if self.terminal => {
+                let template = "{msg} {wide_bar} {bytes}/{total_bytes}";
+                let bar = self.bar.get_or_insert_with(|| new_bar(template));
+                bar.set_message(what);
+                bar.set_length(total.unwrap_or_default().max(done));
+                bar.set_position(done);
+            }
+            Event::Bytes { what, done, total: Some(total) } => self.log(what, done, total),
+            Event::Bytes { .. } | Event::Waiting => {}
+            Event::Done => {
+                self.quarters = 0;
+                if let Some(bar) = self.bar.take() {
+                    bar.finish_and_clear();
+                }
+            }
+        }
+    }
+
+    /// A log gets at most three lines for one step.
+    fn log(&mut self, what: &'static str, done: u64, total: u64) {
+        if done * 4 < total * (self.quarters + 1) {
+            return;
+        }
+        self.quarters = done * 4 / total.max(1);
+        if (1..4).contains(&self.quarters) {
+            say(&format!("{what}: {} of {} MB", done / 1_000_000, total / 1_000_000));
         }
     }
 }

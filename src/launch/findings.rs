@@ -85,7 +85,7 @@ fn about_effect(o: &Observation) -> Option<(Code, String, String)> {
         Effect::Known { in_force, outcome: Some(Outcome::Adjusted) } => Some((
             Code::AdjustedByNccl,
             format!("NCCL took {name}={value}, and works with {in_force}"),
-            effect::rule(name).into(),
+            effect::rule(name, in_force.is_nothing()).into(),
         )),
         Effect::Unreadable { unreadable } if is_refused(o) => Some((
             Code::RefusedByNccl,
@@ -126,24 +126,7 @@ fn texts(
     match code {
         Code::ParsedDifferently => parsed_differently(o),
         Code::UnknownVariable => unknown(name, context.image),
-        Code::NotRead if !name.starts_with("NCCL_") => (
-            format!("{name} was delivered; whether NCCL uses it cannot be told from its name"),
-            "NCCL's own variables begin with NCCL_".into(),
-        ),
-        Code::NotRead if context.communicator => (
-            format!("{name} was delivered, but NCCL did not read it to make a communicator"),
-            "NCCL reads it later, or only on other machines: check a running job".into(),
-        ),
-        Code::NotRead if context.no_communicator => (
-            "delivered, but not read: no communicator was made, where NCCL reads it".into(),
-            "see ND0123".into(),
-        ),
-        Code::NotRead => (
-            format!("{name} was delivered, but ncclGetUniqueId does not read it"),
-            "NCCL reads it later, such as at communicator init (--light makes no communicator): \
-             check a running job"
-                .into(),
-        ),
+        Code::NotRead => not_read(name, context),
         Code::NcclNotChecked => (
             format!("what NCCL latched was not checked: {}", why_not_latched(o)),
             "use {probe} where this program and the library can be reached".into(),
@@ -163,6 +146,34 @@ fn texts(
             cure(path, "give the variable to the launcher explicitly"),
         ),
     }
+}
+
+/// A variable that is in force, and that NCCL did not ask for.
+fn not_read(name: &str, context: &Context) -> (String, String) {
+    if !name.starts_with("NCCL_") {
+        return (
+            format!("{name} was delivered; whether NCCL uses it cannot be told from its name"),
+            "NCCL's own variables begin with NCCL_".into(),
+        );
+    }
+    if context.communicator {
+        return (
+            format!("{name} was delivered, but NCCL did not read it to make a communicator"),
+            "NCCL reads it later, or only on other machines: check a running job".into(),
+        );
+    }
+    if context.no_communicator {
+        return (
+            "delivered, but not read: no communicator was made, where NCCL reads it".into(),
+            "see ND0123".into(),
+        );
+    }
+    (
+        format!("{name} was delivered, but ncclGetUniqueId does not read it"),
+        "NCCL reads it later, such as at communicator init (--light makes no communicator): \
+         check a running job"
+            .into(),
+    )
 }
 
 /// A variable that NCCL would have read after its call had failed.

@@ -1,5 +1,5 @@
 //! On which GPUs the probes of a run make their communicator: two real ones
-//! that nobody uses, else a virtual node, else none. It is tried once, without
+//! that nobody seems to use, else a virtual node, else none. It is tried once, without
 //! any setting, before the children start: what does not work there is said
 //! once, and the children make no communicator.
 

@@ -121,12 +121,6 @@ impl Sighting {
 
     fn observation(&self, index: usize, all: &[(Place, String, Vec<u8>)]) -> Observation {
         let (place, name, expected) = &all[index];
-        let rivals: Vec<_> = all
-            .iter()
-            .enumerate()
-            .filter(|(i, (_, n, v))| *i != index && n == name && v != expected)
-            .map(|(_, (place, _, value))| (*place, value.clone()))
-            .collect();
         let exec = seen(&self.exec, name);
         let live = seen(&self.live, name);
         let latched = self.latched(name);
@@ -136,7 +130,7 @@ impl Sighting {
             is_nccl_name: name.starts_with("NCCL_"),
             witnessed: matches!(self.reads, Reads::Witnessed(_)),
             expected,
-            rivals: &rivals,
+            rivals: &rivals(index, all),
             exec: &exec,
             exec_damaged: self.exec.as_ref().is_ok_and(EnvBlock::looks_overwritten),
             exec_shadowed: self.exec.as_ref().is_ok_and(|e| is_shadowed(e, name, expected)),
@@ -220,6 +214,15 @@ impl Reads {
         let unasked = || Seen::Unreadable(Unreadable::new("NCCL did not ask for it"));
         answers.last().unwrap_or_else(unasked)
     }
+}
+
+/// The places of a launch that set the same variable to another value.
+fn rivals(index: usize, all: &[(Place, String, Vec<u8>)]) -> Vec<(Place, Vec<u8>)> {
+    let (_, name, expected) = &all[index];
+    all.iter()
+        .filter(|(_, n, v)| n == name && v != expected)
+        .map(|(place, _, value)| (*place, value.clone()))
+        .collect()
 }
 
 /// The value is there, but not as the first entry of its name.

@@ -43,11 +43,21 @@ pub enum InForce {
     Names(Vec<String>),
 }
 
+impl InForce {
+    /// How it is written that no algorithm or no protocol is left.
+    pub const NOTHING: &str = "nothing";
+
+    /// Whether no algorithm or no protocol is left.
+    pub fn is_nothing(&self) -> bool {
+        matches!(self, Self::Names(names) if names.is_empty())
+    }
+}
+
 impl fmt::Display for InForce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number}"),
-            Self::Names(names) if names.is_empty() => f.write_str("nothing"),
+            Self::Names(_) if self.is_nothing() => f.write_str(Self::NOTHING),
             Self::Names(names) => f.write_str(&names.join(",")),
         }
     }

@@ -13,47 +13,43 @@ const PROTOCOLS: [&str; 3] = ["LL", "LL128", "Simple"];
 /// What a list can be for, since 2.24.
 const FUNCTIONS: [&str; 5] = ["Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"];
 
+/// Reads one part of a communicator; `None` when this version does not show it.
+type Reader = fn(&Communicator) -> Option<InForce>;
+
+/// The variables of which a communicator shows something, and what.
+const SHOWN: [(&str, Reader); 11] = [
+    ("NCCL_ALGO", |of| enabled(of, &ALGORITHMS, |pair| &pair.algorithm)),
+    ("NCCL_PROTO", |of| enabled(of, &PROTOCOLS, |pair| &pair.protocol)),
+    ("NCCL_BUFFSIZE", |of| number(of.buffers?.simple)),
+    ("NCCL_LL_BUFFSIZE", |of| number(of.buffers?.ll)),
+    ("NCCL_LL128_BUFFSIZE", |of| number(of.buffers?.ll128)),
+    ("NCCL_MIN_NCHANNELS", |of| number(of.channels?)),
+    ("NCCL_MAX_NCHANNELS", |of| number(of.channels?)),
+    ("NCCL_NTHREADS", |of| threads(of, "Simple")),
+    ("NCCL_LL128_NTHREADS", |of| threads(of, "LL128")),
+    ("NCCL_MIN_CTAS", |of| number(of.min_ctas?)),
+    ("NCCL_MAX_CTAS", |of| number(of.max_ctas?)),
+];
+
 /// The part of a communicator that a variable is about; `None` when there is
 /// none, or this version does not show it.
 pub fn in_force(variable: &str, of: &Communicator) -> Option<InForce> {
-    let number = |n: Option<u64>| n.map(InForce::Number);
-    let threads = |algorithm, protocol| {
-        let pair =
-            of.all_reduce.iter().find(|p| p.algorithm == algorithm && p.protocol == protocol);
-        number(pair.and_then(|pair| pair.max_threads).map(u64::from))
-    };
-    let ctas = |n: Option<i32>| number(n.and_then(|n| u64::try_from(n).ok()));
-    match variable {
-        "NCCL_ALGO" => enabled(of, &ALGORITHMS, |pair| &pair.algorithm),
-        "NCCL_PROTO" => enabled(of, &PROTOCOLS, |pair| &pair.protocol),
-        "NCCL_BUFFSIZE" => number(of.buffers.map(|b| b.simple)),
-        "NCCL_LL_BUFFSIZE" => number(of.buffers.map(|b| b.ll)),
-        "NCCL_LL128_BUFFSIZE" => number(of.buffers.map(|b| b.ll128)),
-        "NCCL_MIN_NCHANNELS" | "NCCL_MAX_NCHANNELS" => number(of.channels.map(u64::from)),
-        "NCCL_NTHREADS" => threads("Ring", "Simple"),
-        "NCCL_LL128_NTHREADS" => threads("Ring", "LL128"),
-        "NCCL_MIN_CTAS" => ctas(of.min_ctas),
-        "NCCL_MAX_CTAS" => ctas(of.max_ctas),
-        _ => None,
-    }
+    SHOWN.iter().find(|(name, _)| *name == variable).and_then(|(_, read)| read(of))
 }
 
 /// Whether a communicator can show anything of this variable.
 pub fn is_shown(variable: &str) -> bool {
-    const SHOWN: [&str; 11] = [
-        "NCCL_ALGO",
-        "NCCL_PROTO",
-        "NCCL_BUFFSIZE",
-        "NCCL_LL_BUFFSIZE",
-        "NCCL_LL128_BUFFSIZE",
-        "NCCL_MIN_NCHANNELS",
-        "NCCL_MAX_NCHANNELS",
-        "NCCL_NTHREADS",
-        "NCCL_LL128_NTHREADS",
-        "NCCL_MIN_CTAS",
-        "NCCL_MAX_CTAS",
-    ];
-    SHOWN.contains(&variable)
+    SHOWN.iter().any(|(name, _)| *name == variable)
+}
+
+fn number(n: impl TryInto<u64>) -> Option<InForce> {
+    n.try_into().ok().map(InForce::Number)
+}
+
+/// The most threads of a ring with this protocol.
+fn threads(of: &Communicator, protocol: &str) -> Option<InForce> {
+    let mut pairs = of.all_reduce.iter();
+    number(pairs.find(|p| p.algorithm == "Ring" && p.protocol == protocol)?.max_threads?)
 }
 
 /// What all-reduce may use, in NCCL's order.
@@ -176,12 +172,17 @@ fn parse_names(list: &str, known: &[&'static str]) -> Option<Vec<&'static str>> 
     Some(known.iter().copied().filter(|name| is_one_of(name, &given) != without).collect())
 }
 
-/// What to know about a variable whose value NCCL adjusted.
-pub fn rule(variable: &str) -> &'static str {
+/// What to know about a variable whose value NCCL adjusted; `nothing_left` when
+/// what it made of it is [`InForce::NOTHING`].
+pub fn rule(variable: &str, nothing_left: bool) -> &'static str {
     match variable {
+        _ if nothing_left => {
+            "NCCL makes the communicator, and then refuses every all-reduce: name one more that \
+             these GPUs can do, such as Ring for NCCL_ALGO, Simple for NCCL_PROTO"
+        }
         "NCCL_ALGO" | "NCCL_PROTO" => {
-            "NCCL before 2.24 passes over names that it does not know, and falls back to others \
-             where nothing is left: see which are in force"
+            "NCCL before 2.24 passes over names that it does not know, and most such versions fall \
+             back to others where nothing is left: see which are in force"
         }
         "NCCL_NTHREADS" => "NCCL takes a multiple of 32 from 64 to 512; else it takes a limit",
         "NCCL_LL128_NTHREADS" => {

@@ -93,23 +93,39 @@ fn write_family(
     if paths.is_empty() {
         return Ok(());
     }
+    let style = Style { look, effect: shows_effect(result) };
+    let mut table = family_table(family, &style);
+    for path in paths {
+        add_path(&mut table, path, &style);
+    }
+    set_widths(&mut table, &style);
+    for line in table.lines() {
+        writeln!(to, "{}", line.trim_end())?;
+    }
+    writeln!(to)
+}
+
+/// A table with its heading, and no rows.
+fn family_table(family: Family, style: &Style) -> Table {
     let mut table = borderless();
-    if look.colour {
+    if style.look.colour {
         table.enforce_styling();
     }
-    let effect = shows_effect(result);
     let mut header = vec![family.word(), "set in", "E", "L", "N", "verdict"];
-    let mut widths = vec![26, 9, 5, 5, 5, 18];
-    if effect {
+    if style.effect {
         header.insert(5, "effect");
-        widths.insert(5, 6);
     }
     table.set_header(header);
-    for path in paths {
-        add_path(&mut table, path, &Style { look, effect });
+    table
+}
+
+/// One family lines up with the next, and all of it fits 80 columns.
+fn set_widths(table: &mut Table, style: &Style) {
+    let mut widths = vec![26, 9, 5, 5, 5, 18];
+    if style.effect {
+        widths.insert(5, 6);
     }
-    // One family lines up with the next, and all of it fits 80 columns.
-    let padding = if effect { 1 } else { 2 };
+    let padding = if style.effect { 1 } else { 2 };
     for (index, width) in widths.into_iter().enumerate() {
         if let Some(column) = table.column_mut(index) {
             column.set_padding((0, padding));
@@ -118,10 +134,6 @@ fn write_family(
             ));
         }
     }
-    for line in table.lines() {
-        writeln!(to, "{}", line.trim_end())?;
-    }
-    writeln!(to)
 }
 
 /// What rows depend on besides their marks.

@@ -89,6 +89,25 @@ fn the_effect_of_a_value_is_what_nccl_makes_of_it() {
     }
 }
 
+/// The two GPUs of the virtual node have no NVLS: NCCL then has nothing, or (in
+/// 2.21 and 2.23, measured) Ring.
+#[test]
+fn an_algorithm_that_the_gpus_cannot_do_leaves_nothing() {
+    for version in ["2.18.3", "2.23.4", "2.27.7", "2.32.3"] {
+        let Some(library) = library(&format!("{version}+cu12")) else { continue };
+        let result = run(&library, "nohup", &["-e", "NCCL_ALGO=NVLS"]);
+        let (left, fix) = match version {
+            "2.23.4" => ("Ring", "NCCL before 2.24 passes over names"),
+            _ => ("nothing", "refuses every all-reduce"),
+        };
+        assert_eq!(known(only(&result)), (left.into(), Some(Outcome::Adjusted)), "{version}");
+        let found = result.findings.iter().find(|f| f.code == Code::AdjustedByNccl);
+        let found = found.unwrap_or_else(|| panic!("{version}: {:?}", result.findings));
+        assert!(found.message.ends_with(&format!("works with {left}")), "{version}: {found:?}");
+        assert!(found.fix.contains(fix), "{version}: {found:?}");
+    }
+}
+
 #[test]
 fn a_number_that_is_cut_shows_as_cut() {
     let Some(library) = main_library() else { return };

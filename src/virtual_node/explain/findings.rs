@@ -5,7 +5,8 @@ use super::ask::Side;
 use super::compare::graph_in_words;
 use super::why::RING;
 use crate::model::{
-    Code, ExplainFinding, FailureKind, Finding, GraphFound, Prediction, SettingAsked, SettingEffect,
+    Code, ExplainFinding, FailureKind, Finding, GraphFound, InForce, Prediction, SettingAsked,
+    SettingEffect,
 };
 use crate::nccl::effect;
 use crate::nccl::integer::{Parsed, parse_like_nccl};
@@ -183,7 +184,8 @@ fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
     }
     if let Some(now) = &setting.adjusted_to {
         let message = format!("NCCL took {name}={value}, and works with {now}");
-        return Some(finding(Code::AdjustedByNccl, message, effect::rule(name), places));
+        let rule = effect::rule(name, now == InForce::NOTHING);
+        return Some(finding(Code::AdjustedByNccl, message, rule, places));
     }
     match setting.effect {
         SettingEffect::Unknown => {

@@ -31,7 +31,16 @@ fn libraries() -> Vec<(Entry, NcclVersion)> {
 }
 
 fn spec(entry: &Entry, ranks: usize, variables: &[(&str, &str)]) -> Option<NodeSpec> {
-    let topology = topology("handmade-h100-nvswitch.xml")?;
+    spec_on("handmade-h100-nvswitch.xml", entry, ranks, variables)
+}
+
+fn spec_on(
+    machine: &str,
+    entry: &Entry,
+    ranks: usize,
+    variables: &[(&str, &str)],
+) -> Option<NodeSpec> {
+    let topology = topology(machine)?;
     let model = topology.model(None).expect("a model fits");
     let mut spec = NodeSpec::new(entry.path.clone(), topology, model).expect("this program");
     spec.ranks = ranks;
@@ -112,6 +121,26 @@ fn settings_show_in_the_communicator() {
             hashes.push(one.hash);
         }
         assert!(hashes[0] == hashes[1] && hashes[0] != "0x0", "{}: {hashes:?}", entry.wheel);
+    }
+}
+
+/// That NCCL may choose nothing is something else than that it has not decided
+/// yet, though up to 2.30 no bandwidth is there in both cases.
+#[test]
+fn all_off_is_told_from_not_yet_decided() {
+    let machine = "handmade-rtxpro6000-2socket.xml";
+    for (entry, version) in libraries() {
+        let Some(spec) = spec_on(machine, &entry, 2, &[("NCCL_ALGO", "NVLS")]) else { return };
+        let what = entry.wheel.to_string();
+        let mut node = started(&spec);
+        node.init().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let one = only(look(node.pids()[0], &LayoutCache::new()), &what);
+        assert!(one.all_reduce.iter().any(|pair| pair.latency > Some(0.0)), "{what}");
+        let refused = node.enqueue(Collective::AllReduce, &[8]);
+        // Between 2.18.3 and 2.24 NCCL goes back to Ring.
+        let goes_back = (19..24).contains(&version.minor);
+        assert_eq!(enabled(&one).is_empty(), !goes_back, "{what}: {:?}", enabled(&one));
+        assert_eq!(refused.is_err(), !goes_back, "{what}: {refused:?}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The bytes of one communicator at one moment, and what they mean.
 
-use super::layout::{CommLayout, Number};
+use super::layout::{CommLayout, Number, Table};
 use crate::model::{Activity, Buffers, Communicator, OtherCollective, Pair};
 use crate::nccl::xray::dwarf::{Field, Kind};
 use crate::process::memory::{Memory, Part};
@@ -144,7 +144,8 @@ impl Snapshot<'_> {
     }
 
     /// Whether the tables hold bandwidths, latencies and numbers of threads; a
-    /// communicator of one rank may have none.
+    /// communicator of one rank may have none, and one in which everything is
+    /// off has latencies only.
     fn has_sound_tables(&self, filled: bool) -> bool {
         let tables = [&self.layout.bandwidths, &self.layout.latencies];
         let [bandwidths, latencies] = tables
@@ -154,7 +155,7 @@ impl Snapshot<'_> {
         let sound = |value: &f32| *value == 0.0 || (1e-3..1e6).contains(value);
         bandwidths.iter().chain(&latencies).all(sound)
             && threads.iter().all(|threads| (0..=1024).contains(threads))
-            && (!filled || bandwidths.iter().any(|bandwidth| *bandwidth > 0.0))
+            && (!filled || bandwidths.iter().chain(&latencies).any(|value| *value > 0.0))
     }
 
     /// Whether the other differs in more than the count of operations.
@@ -229,20 +230,21 @@ impl Snapshot<'_> {
         self.layout.others.iter().filter_map(one).collect()
     }
 
-    /// What NCCL expects of each pair for one function.
+    /// What NCCL expects of each pair for one function; `None` before it has
+    /// computed that.
     fn pairs(&self, function: usize) -> Option<Vec<Pair>> {
         let table = self.layout.bandwidths.as_ref()?;
-        let bandwidths = self.floats(&table.field);
+        let pairs = table.algorithms.checked_mul(table.protocols)?;
+        let bandwidths = self.of_function(table, function)?;
         let latencies = self.layout.latencies.as_ref();
         let latencies = latencies.filter(|other| other.field.dims == table.field.dims);
-        let latencies = latencies.map(|latencies| self.floats(&latencies.field));
+        let latencies = latencies.and_then(|latencies| self.of_function(latencies, function));
         let threads = self.layout.max_threads.as_ref();
         let threads = threads.filter(|other| other.algorithms == table.algorithms);
         let threads = threads.map(|threads| self.integers(&threads.field));
-        let pairs = table.algorithms.checked_mul(table.protocols)?;
-        let first = function.checked_mul(pairs)?;
-        let all = bandwidths.get(first..first.checked_add(pairs)?)?;
-        if all.iter().all(|bandwidth| *bandwidth == 0.0) {
+        // Where all is off no bandwidth is left (up to 2.30), but NCCL's
+        // latencies still are.
+        if bandwidths.iter().chain(latencies.iter().flatten()).all(|value| *value == 0.0) {
             return None;
         }
         // Where NCCL has computed nothing there is -1 (since 2.31).
@@ -250,15 +252,20 @@ impl Snapshot<'_> {
         let one = |pair: usize| Pair {
             algorithm: name(&ALGORITHMS, pair / table.protocols, "algorithm"),
             protocol: name(&PROTOCOLS, pair % table.protocols, "protocol"),
-            enabled: all[pair] > 0.0 && self.is_enabled(pair, function) != Some(false),
-            bandwidth: Some(all[pair]).filter(usable).unwrap_or(0.0),
-            latency: latencies
-                .as_ref()
-                .and_then(|all| all.get(first + pair).copied())
-                .filter(usable),
+            enabled: bandwidths[pair] > 0.0 && self.is_enabled(pair, function) != Some(false),
+            bandwidth: Some(bandwidths[pair]).filter(usable).unwrap_or(0.0),
+            latency: latencies.as_ref().and_then(|all| all.get(pair).copied()).filter(usable),
             max_threads: threads.as_ref().and_then(|all| u32::try_from(*all.get(pair)?).ok()),
         };
         Some((0..pairs).map(one).collect())
+    }
+
+    /// The part of a table that is about one function.
+    fn of_function(&self, table: &Table, function: usize) -> Option<Vec<f32>> {
+        let pairs = table.algorithms.checked_mul(table.protocols)?;
+        let first = function.checked_mul(pairs)?;
+        let all = self.floats(&table.field);
+        Some(all.get(first..first.checked_add(pairs)?)?.to_vec())
     }
 
     /// Since 2.31 a pair that is off keeps its bandwidth.
