@@ -113,7 +113,7 @@ impl Cache {
         if !self.check_root()? || self.entry(wheel)?.is_none() {
             return Ok(None);
         }
-        let lock = self.lock_file(wheel)?;
+        let lock = self.lock_file_to_read(wheel)?;
         lock.lock_shared().map_err(|error| self.lock_error(wheel, error))?;
         // Again, now that nobody can remove it any more.
         Ok(self.entry(wheel)?.map(|entry| (entry, Lease(lock))))
@@ -257,8 +257,25 @@ impl Cache {
         own_directory(&self.root)
     }
 
+    /// For a shared lock, which needs no file that is open for writing.
+    fn lock_file_to_read(&self, wheel: &Wheel) -> Result<File, CacheError> {
+        let path = self.lock_path(wheel);
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path);
+        match opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.lock_file(wheel),
+            opened => opened.map_err(|error| io_error("open", &path, error)),
+        }
+    }
+
+    fn lock_path(&self, wheel: &Wheel) -> PathBuf {
+        self.root.join(format!("{wheel}.lock"))
+    }
+
     fn lock_file(&self, wheel: &Wheel) -> Result<File, CacheError> {
-        let path = self.root.join(format!("{wheel}.lock"));
+        let path = self.lock_path(wheel);
         // Lock files are never removed: a process that waits on a removed one
         // would hold a lock that nobody else sees.
         OpenOptions::new()
@@ -273,7 +290,7 @@ impl Cache {
     }
 
     fn lock_error(&self, wheel: &Wheel, error: io::Error) -> CacheError {
-        io_error("lock", &self.root.join(format!("{wheel}.lock")), error)
+        io_error("lock", &self.lock_path(wheel), error)
     }
 
     /// Removes what killed fetches of `wheel` left. The caller holds the lock.

@@ -111,8 +111,10 @@ impl Asker {
         outcome.reads = kept.node.reads().unwrap_or_default().into_iter().collect();
         match failure {
             Err(error) => outcome.failure = Some(refused(error)?),
-            // Ranks after a failure may be in any state.
+            // Proxies wait for GPUs to send, so such ranks end only by a signal.
+            Ok(()) if uses_network(&outcome) => {}
             Ok(()) if kept.node.destroy().is_ok() => self.kept = Some(kept),
+            // Ranks after a failure may be in any state.
             Ok(()) => {}
         }
         Ok(outcome)
@@ -182,6 +184,11 @@ impl Asker {
         let found = communicators(pid, loaded.first()?, &self.layouts, Duration::ZERO).ok()?;
         found.found.into_iter().min_by_key(|one| one.rank)
     }
+}
+
+fn uses_network(outcome: &Outcome) -> bool {
+    let mut connections = outcome.ranks.iter().flat_map(|rank| &rank.transports);
+    connections.any(|one| one.via.starts_with("NET/"))
 }
 
 /// The variables of a side: what each communicator reads, and what ranks keep.
