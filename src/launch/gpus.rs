@@ -155,7 +155,7 @@ impl Gpus {
 
 /// The node's description for this library, as text, and the GPU's name.
 fn described(library: &Path) -> Result<(String, String)> {
-    let topology = Topology::parse(TOPOLOGY.into(), Path::new("probe-a100x2.xml"))?;
+    let topology = Topology::parse(TOPOLOGY, Path::new("probe-a100x2.xml"))?;
     let model = topology.model(None)?;
     let description = describe(library, &topology, &model, None)?;
     Ok((description.encode(), model.name))
