@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// Shows which NCCL settings a process really uses: set, delivered by exec,
-/// live in the process, latched by NCCL.
+/// Shows which NCCL settings a process really uses (set, delivered by exec, live
+/// in the process, latched by NCCL), and what NCCL would choose with them.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -111,7 +111,7 @@ Examples:
 
 topo.xml is what NCCL itself dumps on the machine in question with
 NCCL_TOPO_DUMP_FILE=topo.xml; topo.txt is made there by
-  (nvidia-smi topo -m; lscpu; nvidia-smi -q) > topo.txt
+  (nvidia-smi topo -m; LC_ALL=C lscpu; nvidia-smi -q) > topo.txt
 
 Everything shown is predicted: what NCCL would choose on this description, and
 its own estimates. docs/explain.md is the manual.
@@ -206,7 +206,7 @@ pub struct Output {
 pub enum Format {
     /// For people
     Table,
-    /// The schema that other commands read
+    /// For programs, with a schema
     Json,
     /// For a spreadsheet
     Csv,

@@ -361,8 +361,12 @@ pub struct Tried {
     pub via: Vec<String>,
     /// A few sizes: the choice then, and NCCL's estimate.
     pub choices: Vec<PredictedChoice>,
+    /// Whether NCCL's estimate counts this change: it does not count channels
+    /// that are added by hand, and means nothing where the search found none.
+    pub counted: bool,
     /// NCCL's estimate then divided by the one without, for the largest size:
-    /// below 1 NCCL expects it to be faster.
+    /// below 1 NCCL expects it to be faster. `None` where one of them does not
+    /// count.
     pub time_ratio: Option<f64>,
     /// Why it could not be tried.
     pub failure: Option<String>,

@@ -10,9 +10,10 @@ pub fn of(result: &Explain) -> Vec<Section<'_>> {
         Some(other) => versus::sections(result, other),
         None => alone(&result.prediction),
     };
+    // Right below the title: they qualify all that follows.
+    sections.insert(1, findings::notes(result));
     sections.push(findings::warnings(result));
     sections.extend(findings::sections(result));
-    sections.push(findings::notes(result));
     sections.retain(|section| !section.is_empty());
     sections
 }

@@ -3,7 +3,7 @@
 
 use super::block::{Block, Cell, Grid, NOT_AVAILABLE, Section, Tone, Width};
 use super::document;
-use super::sizes::{bytes, slower};
+use super::sizes::{bytes, figure, slower};
 use crate::model::{Explain, ExplainFinding, Failure, Prediction, Tried};
 use crate::render::text::FINDINGS;
 
@@ -55,13 +55,13 @@ fn one(finding: &ExplainFinding) -> Section<'_> {
 fn tried(all: &[Tried]) -> Grid {
     let largest = all.iter().flat_map(|t| &t.choices).map(|choice| choice.bytes).max();
     let time = match largest {
-        Some(size) => format!("NCCL's estimate at {}", bytes(size)),
-        None => "NCCL's estimate".into(),
+        Some(size) => format!("NCCL expects at {}", bytes(size)),
+        None => "NCCL expects".into(),
     };
     let mut grid = Grid::new([
         ("tried", Width::Wraps),
         ("channels", Width::Whole),
-        ("ring", Width::Wraps),
+        ("ring found", Width::Wraps),
         ("via", Width::Wraps),
         (&time, Width::Wraps),
     ]);
@@ -73,16 +73,30 @@ fn tried(all: &[Tried]) -> Grid {
 
 fn tried_row(tried: &Tried) -> Vec<Cell> {
     let none = || NOT_AVAILABLE.to_owned();
-    let ratio = tried.time_ratio.map(|ratio| slower([ratio; 2]));
-    let (ratio, tone) = ratio.unwrap_or_else(|| (none(), Tone::Plain));
+    let (expects, tone) = expected(tried);
     let via = if tried.via.is_empty() { none() } else { tried.via.join(", ") };
     vec![
         Cell::from(&*tried.settings),
         tried.channels.map_or_else(none, |n| n.to_string()).into(),
         tried.ring.clone().unwrap_or_else(none).into(),
         via.into(),
-        Cell::toned(ratio, tone),
+        Cell::toned(expects, tone),
     ]
+}
+
+/// NCCL's estimate for the largest size, where it counts.
+fn expected(tried: &Tried) -> (String, Tone) {
+    let largest = tried.choices.iter().max_by_key(|choice| choice.bytes);
+    let busbw = largest.and_then(|choice| choice.busbw).map(|bw| format!("{} GB/s", figure(bw)));
+    match (tried.counted, busbw, tried.time_ratio) {
+        (false, _, _) => ("not counted".into(), Tone::Plain),
+        (true, None, _) => (NOT_AVAILABLE.into(), Tone::Plain),
+        (true, Some(busbw), None) => (busbw, Tone::Plain),
+        (true, Some(busbw), Some(ratio)) => {
+            let (words, tone) = slower([ratio; 2]);
+            (format!("{busbw}, {words}"), tone)
+        }
+    }
 }
 
 /// What has to be known to read the result.

@@ -327,6 +327,7 @@ fn finding() -> ExplainFinding {
         ring: ring.map(Into::into),
         via: vec![via.into()],
         choices: vec![choice(1 << 20, 40.0), choice(1 << 30, 4000.0)],
+        counted: true,
         time_ratio,
         failure: None,
     };

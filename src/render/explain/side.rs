@@ -71,7 +71,7 @@ fn with_sides<'p>(sides: &[&'p Prediction]) -> Vec<(&'static str, &'p SettingAsk
 
 fn understood(setting: &SettingAsked) -> String {
     let understood = match &setting.understood {
-        Some(same) if *same == setting.value => "the same".into(),
+        Some(same) if *same == setting.value => "as written".into(),
         Some(other) => other.clone(),
         None => "-".into(),
     };

@@ -32,7 +32,7 @@ fn with_suffix(result: &Explain, suffix: &str) -> Explain {
             Value::String(text) => text.push_str(suffix),
             Value::Array(values) => values.iter_mut().for_each(|value| add(value, suffix)),
             Value::Object(map) => {
-                let free = |key: &str| !["code", "severity", "effect"].contains(&key);
+                let free = |key: &str| !["code", "severity", "effect", "kind"].contains(&key);
                 map.iter_mut()
                     .filter(|(key, _)| free(key))
                     .for_each(|(_, value)| add(value, suffix));
@@ -75,6 +75,8 @@ fn a_usual_run_shows_the_answer_first_and_why_below() {
     let expected = "\
 NCCL 2.27.7 on 8 x NVIDIA H100 80GB HBM3 (h100x8): predicted, no GPU took part
 
+note: network cards of this machine were kept out
+
 AllReduce        algo      proto   channels  threads  time, us   busbw, GB/s
                                                       (NCCL's
                                                       estimate)
@@ -104,8 +106,6 @@ trees       channels 0-23: 0 > 1 > 2 > 3 > 4 > 5 > 6 > 7
 transports  P2P/CUMEM: all 56 connected pairs, 384 connections
 after init  24 channels, CTAs up to 32
             buffers: LL 512 KiB, LL128 4800 KiB, Simple 4 MiB
-
-note: network cards of this machine were kept out
 ";
     assert_eq!(shown(&samples::usual(), PLAIN), expected);
 }
@@ -148,8 +148,10 @@ this:  NCCL 2.27.7 on 8 x NVIDIA H100 80GB HBM3 (h100x8)
 other: NCCL 2.32.3 on 8 x NVIDIA H100 80GB HBM3 (h100x8)
 asked with different: settings, NCCL version
 
+note: network cards of this machine were kept out
+
        setting         NCCL understood  effect
-other  NCCL_ALGO=Ring  the same         changes the outcome
+other  NCCL_ALGO=Ring  as written       changes the outcome
 
 AllReduce      this                      other        other's time
                                                       (NCCL's estimate)
@@ -162,8 +164,6 @@ ring graph  12 channels, 30 GB/s, NVL/PIX  2 channels, 0.1 GB/s, SYS/SYS
 
 Only differences are shown; explain one side alone for cost table, rings and
     transports
-
-note: network cards of this machine were kept out
 ";
     assert_eq!(shown(&samples::compared(), PLAIN), expected);
 }
@@ -193,7 +193,7 @@ fn settings_of_two_sides_say_whose_they_are() {
     let text = shown(&result, PLAIN);
     for line in [
         "this   NCCL_BUFFSIZE=8M      8                changes the outcome",
-        "both   NCCL_PROTO=LL,Simple  the same         no effect here",
+        "both   NCCL_PROTO=LL,Simple  as written       no effect here",
         "other  NCCL_BUFFSIZE=16M     8                changes the outcome",
         "asked with different: settings",
         "NCCL warns, other side: only here",
@@ -225,7 +225,7 @@ fn all_that_a_rich_result_has_is_told() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     let order =
-        ["failed:", "AllReduce", "graph search", "NCCL warns", "ND0113", "1.9x faster", "note:"];
+        ["note:", "failed:", "AllReduce", "graph search", "NCCL warns", "ND0113", "1.9x faster"];
     let places: Vec<_> = order.iter().map(|word| text.find(word)).collect();
     assert!(places.is_sorted(), "{places:?}\n{text}");
 }

@@ -12,7 +12,7 @@ use crate::nccl::effect;
 use crate::nccl::integer::{Parsed, parse_like_nccl};
 
 /// NCCL stores this where its search finds nothing.
-const NOTHING_FOUND: f64 = 0.1;
+pub(super) const NOTHING_FOUND: f64 = 0.1;
 
 /// The slowest speed, in GB/s, that the search tries inside a machine of GPUs
 /// of compute capability 10 and newer (search.cc, 2.26 to 2.30).
@@ -71,9 +71,9 @@ fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
             graph_in_words(ring),
             blackwell(side, ring)
         );
-        let fix = "give NCCL more channels (NCCL_MIN_NCHANNELS), a newer NCCL, or a topology or \
-                   graph file (NCCL_TOPO_FILE, NCCL_GRAPH_FILE), and measure: NCCL's estimate \
-                   does not count channels that are added by hand";
+        let fix = "try a newer NCCL or more channels (NCCL_MIN_NCHANNELS=8 helped owners of such \
+                   machines), and measure: the estimates for this answer mean nothing, and \
+                   NCCL's estimate never counts channels that are added by hand";
         return Some(finding(Code::NoChannelsFound, message, fix, places));
     }
     let count = prediction.communicator.as_ref()?.channels?;

@@ -4,6 +4,7 @@
 use super::Question;
 use super::ask::{Asked, Asker, Side};
 use super::compare::graph_in_words;
+use super::findings::NOTHING_FOUND;
 use super::settings::{bare, same_outcome};
 use super::why::RING;
 use crate::model::{Code, ExplainFinding, Prediction, Tried};
@@ -156,21 +157,26 @@ fn with_newer(mut side: Side, question: &Question) -> Option<(Side, String)> {
 }
 
 fn tried(settings: String, then: &Prediction, before: &Prediction) -> Tried {
-    let ring = then.graph.iter().find(|graph| graph.pattern == RING);
+    let ring = |side: &Prediction| side.graph.iter().find(|graph| graph.pattern == RING).cloned();
+    let channels = |side: &Prediction| side.communicator.as_ref().and_then(|one| one.channels);
+    let found = |side: &Prediction| ring(side).is_some_and(|ring| ring.bw_intra > NOTHING_FOUND);
+    let by_hand = ring(then) == ring(before) && channels(then) != channels(before);
+    let counted = found(then) && !by_hand;
     let last = |side: &Prediction| {
         side.choices.iter().max_by_key(|choice| choice.bytes).map(|one| (one.bytes, one.time_us))
     };
     let ratio = last(then)
         .zip(last(before))
-        .filter(|(then, before)| then.0 == before.0)
+        .filter(|(then, before)| then.0 == before.0 && counted)
         .and_then(|(then, before)| Some(then.1? / before.1?));
     Tried {
         settings,
-        channels: then.communicator.as_ref().and_then(|one| one.channels),
-        ring: ring.map(graph_in_words),
+        channels: channels(then),
+        ring: ring(then).as_ref().map(graph_in_words),
         via: then.transports.iter().map(|one| one.via.clone()).collect(),
         choices: then.choices.clone(),
-        time_ratio: ratio,
+        counted,
+        time_ratio: ratio.filter(|_| found(before)),
         failure: then.failure.as_ref().map(|failure| failure.message.clone()),
     }
 }

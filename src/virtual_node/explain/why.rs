@@ -75,12 +75,20 @@ fn cell(cost: &Cost, communicator: Option<&Communicator>) -> CostCell {
         algo: cost.algorithm.clone(),
         proto: cost.protocol.into(),
         latency_us: cost.latency.max(0.0),
-        bandwidth: cost.bandwidth,
+        bandwidth: bandwidth(cost, pair),
         max_threads: cost.max_threads.or(pair.and_then(|pair| pair.max_threads)),
         // From 2.31 on a bandwidth says nothing about whether a pair is on.
         enabled: pair.map_or(cost.bandwidth > 0.0, |pair| pair.enabled),
         disabled_by: None,
         forced: false,
+    }
+}
+
+/// The log has one decimal; what it rounds to nothing is in memory.
+fn bandwidth(cost: &Cost, pair: Option<&Pair>) -> f64 {
+    match pair {
+        Some(pair) if cost.bandwidth == 0.0 => f64::from(pair.bandwidth),
+        _ => cost.bandwidth,
     }
 }
 

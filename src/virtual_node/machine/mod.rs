@@ -76,18 +76,23 @@ impl Topology {
 
     /// The model of an XML's GPUs, with a note where it is not what it says.
     fn with_model(mut self, gpu: Option<&str>) -> Result<(Self, Model), TopologyError> {
-        let model = self.model(gpu)?;
+        let mut model = self.model(gpu)?;
         let device = self.gpus[0].device; // `parse` refuses a text without GPUs
         let own = Model::of_card(device, None).filter(|own| own.sm() == model.sm());
         match (own, device) {
             (Some(own), _) if own.name != model.name => {
                 self.notes.push(differs(&model, &own.name));
             }
-            (None, Some(id)) => self.notes.push(format!(
-                "no known GPU model of sm {} has the PCI id 10de:{id:04x}; figures of {} are used",
-                model.sm(),
-                model.key
-            )),
+            (None, Some(id)) => {
+                self.notes.push(format!(
+                    "no known GPU model of sm {} has the PCI id 10de:{id:04x}; figures of {} are used",
+                    model.sm(),
+                    model.key
+                ));
+                if gpu.is_none() {
+                    model.name = format!("GPU 10de:{id:04x} (figures of {})", model.name);
+                }
+            }
             (None, None) if gpu.is_none() => self.notes.push(format!(
                 "the topology does not name its GPU model; figures of {} are used",
                 model.key

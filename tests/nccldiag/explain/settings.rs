@@ -32,6 +32,7 @@ fn settings_that_do_nothing_or_harm_are_findings() {
     let Some(library) = main_library() else { return };
     for (setting, effect, code) in [
         ("NCCL_ALGO=bogus", SettingEffect::Refused, "ND0122"),
+        // NCCL takes 512 for it; without it, 256 where the ring is that slow.
         ("NCCL_NTHREADS=100", SettingEffect::Changes, "ND0121"),
         ("NCCL_MIN_NCHANNELS=100", SettingEffect::Changes, "ND0121"),
         ("NCCL_FOO=1", SettingEffect::Unknown, "ND0112"),
