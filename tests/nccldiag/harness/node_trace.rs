@@ -27,8 +27,9 @@ pub fn wrong<'a>(trace: &'a str, own: Option<&Path>) -> Vec<&'a str> {
 
 fn is_wrong(line: &str, own: Option<&Path>) -> bool {
     let call = line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ');
-    // The end of a call that was judged already, of a process, and a signal.
-    if call.is_empty() || ["<...", "+++", "---"].iter().any(|mark| call.starts_with(mark)) {
+    // The end of a call that was judged already, of a process, a signal, and a
+    // process that was killed before strace learned what it called.
+    if call.is_empty() || ["<...", "+++", "---", "???("].iter().any(|mark| call.starts_with(mark)) {
         return false;
     }
     if NEVER.iter().any(|name| line.contains(name)) {
