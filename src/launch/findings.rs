@@ -24,26 +24,17 @@ pub struct Context<'a> {
 
 /// The findings of these results, by severity and number.
 pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
-    let mut list: Vec<Finding> = Vec::new();
+    let mut list: Vec<Entry> = Vec::new();
     for result in results {
-        let path = context.paths.iter().find(|p| p.id == result.id).copied();
-        match (result.status, &result.reason) {
-            (Status::Ran, Some(complaint)) if !result.observations.iter().any(is_refused) => {
-                let message =
-                    format!("NCCL's own call failed, so it may have read less: {complaint}");
-                let place = result.id.clone();
-                add(&mut list, Code::NcclCallFailed, message, CALL_FAILED.into(), place);
-            }
-            (Status::Failed, Some(reason)) => {
-                let fix = "start it by hand the same way and read what it prints".into();
-                add(&mut list, Code::PathFailed, reason.clone(), fix, result.id.clone());
-            }
-            _ => {}
+        if let Some((code, message, fix)) = about_path(result) {
+            add(&mut list, None, (code, message, fix), result.id.clone());
         }
+        let path = context.paths.iter().find(|p| p.id == result.id).copied();
         for observation in &result.observations {
             let place = format!("{}/{}", result.id, observation.set_in);
-            if let Some((code, message, fix)) = about_effect(observation) {
-                add(&mut list, code, message, fix, place.clone());
+            let variable = Some(&*observation.variable);
+            if let Some(text) = about_effect(observation) {
+                add(&mut list, variable, text, place.clone());
             }
             let Some(code) = observation.finding else { continue };
             if code == Code::NcclNotChecked && context.image.is_none() {
@@ -54,26 +45,78 @@ pub fn findings(results: &[PathResult], context: &Context) -> Vec<Finding> {
                 (Code::NotRead, Some(_)) => not_reached(&observation.variable),
                 _ => texts(code, observation, path, context),
             };
-            add(&mut list, code, message, fix, place);
+            add(&mut list, variable, (code, message, fix), place);
         }
     }
+    let mut list = joined(list);
     list.sort_by(|a, b| b.severity.cmp(&a.severity).then(a.code.cmp(&b.code)));
     list
 }
 
-fn add(list: &mut Vec<Finding>, code: Code, message: String, fix: String, place: String) {
-    let same = list.iter_mut().find(|f| f.code == code && f.message == message && f.fix == fix);
-    match same {
-        Some(finding) if finding.places.contains(&place) => {}
-        Some(finding) => finding.places.push(place),
-        None => list.push(Finding {
-            code,
-            severity: code.severity(),
-            message,
-            fix,
-            places: vec![place],
+/// A finding, and the variable that its message names.
+struct Entry {
+    finding: Finding,
+    variable: Option<String>,
+}
+
+/// Where a variable's name stood in a message.
+const NAME: &str = "\0";
+
+/// What happened to a whole path.
+fn about_path(result: &PathResult) -> Option<(Code, String, String)> {
+    match (result.status, &result.reason) {
+        (Status::Ran, Some(complaint)) if !result.observations.iter().any(is_refused) => {
+            let message = format!("NCCL's own call failed, so it may have read less: {complaint}");
+            Some((Code::NcclCallFailed, message, CALL_FAILED.into()))
+        }
+        (Status::Failed, Some(reason)) => {
+            let fix = "start it by hand the same way and read what it prints".into();
+            Some((Code::PathFailed, reason.clone(), fix))
+        }
+        _ => None,
+    }
+}
+
+fn add(
+    list: &mut Vec<Entry>,
+    variable: Option<&str>,
+    (code, message, fix): (Code, String, String),
+    place: String,
+) {
+    let same = |entry: &&mut Entry| {
+        let known = &entry.finding;
+        known.code == code && known.message == message && known.fix == fix
+    };
+    match list.iter_mut().find(same) {
+        Some(entry) if entry.finding.places.contains(&place) => {}
+        Some(entry) => entry.finding.places.push(place),
+        None => list.push(Entry {
+            finding: Finding::new(code, message, &fix, vec![place]),
+            variable: variable.map(Into::into),
         }),
     }
+}
+
+/// Makes one finding of those that differ only in the variable that they name.
+fn joined(list: Vec<Entry>) -> Vec<Finding> {
+    let mut all: Vec<(Finding, Vec<String>)> = Vec::new();
+    for Entry { mut finding, variable } in list {
+        let named = variable.filter(|name| finding.message.contains(&**name));
+        if let Some(name) = &named {
+            finding.message = finding.message.replacen(&**name, NAME, 1);
+        }
+        match all.iter_mut().find(|(known, _)| *known == finding && named.is_some()) {
+            Some((_, names)) => names.extend(named),
+            None => all.push((finding, named.into_iter().collect())),
+        }
+    }
+    let name_them = |(mut finding, names): (Finding, Vec<String>)| {
+        if !names.is_empty() {
+            finding.message = finding.message.replacen(NAME, &names.join(", "), 1);
+        }
+        finding
+    };
+    all.into_iter().map(name_them).collect()
 }
 
 /// What NCCL made of a value that it took.
@@ -290,4 +333,32 @@ fn why_unreadable(o: &Observation) -> String {
         }
     }
     "a view is missing".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_with_the_same_fate_are_one_finding() {
+        let entry = |variable: Option<&str>, message: &str, place: &str| Entry {
+            finding: Finding::new(Code::NotRead, message.into(), "wait", vec![place.into()]),
+            variable: variable.map(Into::into),
+        };
+        let list = vec![
+            entry(Some("NCCL_A"), "NCCL_A was not read", "nohup/shell"),
+            entry(Some("NCCL_B"), "NCCL_B was not read", "nohup/shell"),
+            entry(Some("NCCL_C"), "NCCL_C was not read", "setsid/shell"),
+            entry(Some("NCCL_D"), "it names nobody", "nohup/shell"),
+            entry(None, "a whole path", "nohup"),
+        ];
+        let texts: Vec<String> = joined(list).into_iter().map(|one| one.message).collect();
+        let expected = [
+            "NCCL_A, NCCL_B was not read",
+            "NCCL_C was not read",
+            "it names nobody",
+            "a whole path",
+        ];
+        assert_eq!(texts, expected);
+    }
 }
