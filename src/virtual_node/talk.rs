@@ -25,16 +25,26 @@ pub(super) fn talk(
     }
     let mut answers: Vec<Option<Fields>> = workers.iter().map(|_| None).collect();
     let mut until = deadline;
+    let mut gone = None;
     while let Some(ready) = wait_for_some(workers, &answers, until)? {
         for at in ready {
-            let answer = workers[at].answer(step)?;
-            if ["missing", "refused", "error"].iter().any(|key| answer.first(key).is_some()) {
-                // The others may wait for this rank for ever.
+            let answer = workers[at].answer(step).unwrap_or_else(|error| {
+                gone.get_or_insert(error);
+                Fields::default()
+            });
+            let failed =
+                ["missing", "refused", "error"].iter().any(|key| answer.first(key).is_some());
+            if failed || gone.is_some() {
+                // The others may wait for this rank for ever, or be about to
+                // say more in their logs.
                 until = until.min(Instant::now() + GRACE);
             }
             answers[at] = Some(answer);
         }
     }
+    missing(&answers)?;
+    // Why others fail then is that this one is gone.
+    gone.map_or(Ok(()), Err)?;
     judge(workers, &answers, step)?;
     let hint = || {
         workers
@@ -84,12 +94,8 @@ fn wait_for_some(
     }
 }
 
-/// Turns what ranks report into an error: first what explains the most.
-fn judge(
-    workers: &[Worker],
-    answers: &[Option<Fields>],
-    step: &'static str,
-) -> Result<(), NodeError> {
+/// An error when NCCL called what the node does not have.
+fn missing(answers: &[Option<Fields>]) -> Result<(), NodeError> {
     let all = || answers.iter().flatten();
     let mut names: Vec<_> =
         all().flat_map(|a| a.all("missing")).map(String::from_utf8_lossy).collect();
@@ -98,6 +104,15 @@ fn judge(
     if !names.is_empty() {
         return Err(NodeError::Missing { names: names.join(", ") });
     }
+    Ok(())
+}
+
+/// Turns what ranks report into an error: first what explains the most.
+fn judge(
+    workers: &[Worker],
+    answers: &[Option<Fields>],
+    step: &'static str,
+) -> Result<(), NodeError> {
     for key in ["refused", "error"] {
         for (worker, answer) in workers.iter().zip(answers) {
             if let Some(why) = answer.as_ref().and_then(|answer| answer.first(key)) {

@@ -13,7 +13,9 @@ pub(super) fn choices(
     version: NcclVersion,
     ranks: usize,
 ) -> Vec<PredictedChoice> {
-    let mut logged = outcome.ranks.first().map_or(&[][..], |rank| &rank.choices).iter();
+    // All ranks choose alike; where they end in a crash, one came further.
+    let furthest = outcome.ranks.iter().map(|rank| &rank.choices[..]).max_by_key(|all| all.len());
+    let mut logged = furthest.unwrap_or_default().iter();
     let mut all = Vec::new();
     for calls in &outcome.calls {
         for &bytes in &calls.sizes {
