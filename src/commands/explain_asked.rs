@@ -7,6 +7,7 @@ use crate::exit::UsageError;
 use crate::model::{Code, Explain};
 use crate::nccl::collective::{Collective, UnknownCollective};
 use crate::nccl::find::Choice;
+use crate::nccl::surroundings;
 use anyhow::Result;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -52,8 +53,7 @@ impl Asked {
         }
         for (name, value) in given::variables("-e", &arguments.env)? {
             check("-e", &name)?;
-            variables.retain(|(known, _)| *known != *name);
-            variables.push((name.into(), OsStr::from_bytes(&value).into()));
+            put(&mut variables, &name, &value);
         }
         let vs = arguments.vs.as_deref().map(|text| changed(&variables, text)).transpose()?;
         Ok(Self {
@@ -73,9 +73,7 @@ impl Asked {
             fail_on: parse_fail_on(&arguments.fail_on)?,
         })
     }
-}
 
-impl Asked {
     /// Whether there is another side.
     pub fn compares(&self, arguments: &Arguments) -> bool {
         self.vs.is_some() || self.vs_nccl.is_some() || !arguments.vs_topology.is_empty()
@@ -89,10 +87,7 @@ const RENDEZVOUS: &str = "NCCL_COMM_ID";
 /// that are about this one or its job are left out, with a note.
 fn inherited(network: bool, notes: &mut Vec<String>) -> Variables {
     let mut all = Variables::new();
-    for (name, value) in std::env::vars_os() {
-        if !name.as_bytes().starts_with(b"NCCL_") {
-            continue;
-        }
+    for (name, value) in surroundings::settings() {
         match of_this_machine(name.as_bytes()) {
             Some(why) if !network || why != CARDS => {
                 notes.push(format!("{} is left out: {why}", name.to_string_lossy()));
@@ -140,14 +135,17 @@ fn changed(variables: &Variables, text: &str) -> Result<Variables> {
     for word in words {
         let (name, value) = given::variable("--vs", OsStr::new(&word))?;
         check("--vs", &name)?;
-        let name = OsString::from(name);
-        all.retain(|(other, _)| *other != name);
+        put(&mut all, &name, &value);
         // NCCL takes the empty string for unset.
-        if !value.is_empty() {
-            all.push((name, OsStr::from_bytes(&value).into()));
-        }
+        all.pop_if(|(_, value)| value.is_empty());
     }
     Ok(all)
+}
+
+/// Sets a variable, in place of an earlier value.
+fn put(all: &mut Variables, name: &str, value: &[u8]) {
+    all.retain(|(known, _)| known != name);
+    all.push((name.into(), OsStr::from_bytes(value).into()));
 }
 
 fn collectives(words: &[String]) -> Result<Vec<Collective>> {

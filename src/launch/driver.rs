@@ -7,6 +7,7 @@ use super::observe::{Readers, Sighting};
 use super::running::Running;
 use super::{Gpus, LaunchPath, Need, Python, RunFolder, Set, Values};
 use crate::model::{Observation, PathResult, Status};
+use crate::nccl::surroundings;
 use crate::probes::wire::Fields;
 use crate::process::Descendants;
 use anyhow::{Context, Result};
@@ -232,7 +233,7 @@ impl<'a> Driver<'a> {
         let names: Vec<String> =
             self.options.values.names().into_iter().map(str::to_owned).collect();
         std::env::vars_os().filter(move |(name, _)| {
-            !name.as_bytes().starts_with(b"NCCL_") && !names.iter().any(|n| name == n.as_str())
+            !surroundings::is_setting(name) && !names.iter().any(|n| name == n.as_str())
         })
     }
 }

@@ -6,6 +6,7 @@
 use super::free::{self, Free};
 use super::{RunFolder, frame};
 use crate::model::{EffectSource, Provenance};
+use crate::nccl::surroundings;
 use crate::probes::native::PROBE;
 use crate::probes::wire::Fields;
 use crate::process;
@@ -114,9 +115,7 @@ impl Gpus {
         self.tell(&mut spec, trial.limit);
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
         command.arg(PROBE).arg(format!("={}", frame::hex(&spec.encode())));
-        for (name, _) in std::env::vars_os().filter(|(n, _)| n.as_bytes().starts_with(b"NCCL_")) {
-            command.env_remove(name);
-        }
+        surroundings::keep_from(&mut command);
         let output =
             process::output(&mut command, trial.limit, trial.stop).context("try a communicator")?;
         let report = frame::decode(&output.stdout, TOKEN).into_iter().next();

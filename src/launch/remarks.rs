@@ -2,16 +2,14 @@
 //! the test cannot keep out, and what it removes.
 
 use crate::model::{Code, Finding};
-use std::os::unix::ffi::OsStrExt;
+use crate::nccl::surroundings;
 use std::path::Path;
 
 /// Findings about the caller's environment and files.
 pub fn remarks() -> Vec<Finding> {
     let mut list = Vec::new();
-    let removed: Vec<String> = std::env::vars_os()
-        .filter(|(name, _)| name.as_bytes().starts_with(b"NCCL_"))
-        .map(|(name, _)| name.to_string_lossy().into_owned())
-        .collect();
+    let removed: Vec<String> =
+        surroundings::settings().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
     if !removed.is_empty() {
         let message = "these variables of your shell were removed before the test";
         let fix = "give one with -e NAME=VALUE to test it";

@@ -36,18 +36,15 @@ pub struct Communicator {
     pub operations: Option<u64>,
     /// Whether that count moved between two looks.
     pub activity: Activity,
-    /// What may be used for all-reduce. Empty when NCCL has decided nothing
+    /// What may be used for each collective. Empty when NCCL has decided nothing
     /// yet, and for a communicator of one rank, which needs none of them.
-    pub all_reduce: Vec<Pair>,
-    /// The same for the other collectives.
-    #[serde(default)]
-    pub others: Vec<OtherCollective>,
+    pub collectives: Vec<CollectivePairs>,
 }
 
 /// What may be used for one collective.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OtherCollective {
-    /// Such as `AllGather`.
+pub struct CollectivePairs {
+    /// Such as `AllReduce`.
     pub collective: String,
     /// Its pairs.
     pub pairs: Vec<Pair>,
@@ -57,11 +54,8 @@ impl Communicator {
     /// What may be used for a collective, by its name in NCCL's log; empty when
     /// that is not known.
     pub fn pairs(&self, collective: &str) -> &[Pair] {
-        if collective == "AllReduce" {
-            return &self.all_reduce;
-        }
-        let other = self.others.iter().find(|other| other.collective == collective);
-        other.map_or(&[], |other| &other.pairs)
+        let found = self.collectives.iter().find(|one| one.collective == collective);
+        found.map_or(&[], |one| &one.pairs)
     }
 }
 

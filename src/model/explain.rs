@@ -4,6 +4,7 @@
 
 use super::Finding;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The value of the `schema` field.
 pub const EXPLAIN_SCHEMA: &str = "nccldiag/explain/1";
@@ -107,6 +108,13 @@ pub struct SettingAsked {
     pub effect: SettingEffect,
     /// What NCCL itself says about it.
     pub messages: Vec<String>,
+}
+
+impl fmt::Display for SettingAsked {
+    /// As it was given: `NCCL_ALGO=Ring`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
 }
 
 /// What became of a setting, by asking NCCL again without it.

@@ -10,7 +10,7 @@ mod value;
 mod words;
 
 pub use communicator::{
-    Activity, Buffers, Communicator, Communicators, OtherCollective, Pair, Source,
+    Activity, Buffers, CollectivePairs, Communicator, Communicators, Pair, Source,
 };
 pub use effect::{Effect, EffectSource, InForce, Outcome, Provenance};
 pub use env_check::{

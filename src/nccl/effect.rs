@@ -5,6 +5,9 @@
 use super::integer::{Parsed, parse_like_nccl};
 use crate::model::{Communicator, InForce, Outcome, Pair, Seen};
 
+/// The collective that settings are judged by.
+const ALL_REDUCE: &str = "AllReduce";
+
 /// What `NCCL_ALGO` can name, in any case.
 const ALGORITHMS: [&str; 7] =
     ["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"];
@@ -48,16 +51,16 @@ fn number(n: impl TryInto<u64>) -> Option<InForce> {
 
 /// The most threads of a ring with this protocol.
 fn threads(of: &Communicator, protocol: &str) -> Option<InForce> {
-    let mut pairs = of.all_reduce.iter();
+    let mut pairs = of.pairs(ALL_REDUCE).iter();
     number(pairs.find(|p| p.algorithm == "Ring" && p.protocol == protocol)?.max_threads?)
 }
 
 /// What all-reduce may use, in NCCL's order.
 fn enabled(of: &Communicator, known: &[&str], which: fn(&Pair) -> &String) -> Option<InForce> {
-    if of.all_reduce.is_empty() {
+    if of.pairs(ALL_REDUCE).is_empty() {
         return None;
     }
-    let on = |name: &&&str| of.all_reduce.iter().any(|p| p.enabled && which(p) == **name);
+    let on = |name: &&&str| of.pairs(ALL_REDUCE).iter().any(|p| p.enabled && which(p) == **name);
     Some(InForce::Names(known.iter().filter(on).map(|&name| name.to_owned()).collect()))
 }
 

@@ -12,6 +12,7 @@ pub mod log;
 pub mod progress;
 mod python;
 pub mod scope;
+pub mod surroundings;
 pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;

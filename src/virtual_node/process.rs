@@ -5,16 +5,15 @@ use super::error::{NodeError, system};
 use super::node::{NodeSpec, steers_the_log};
 use super::noise;
 use super::runtime::hardware::SHOW;
+use crate::nccl::surroundings;
 use crate::probes::channel::read_message;
 use crate::probes::wire::Fields;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -137,10 +136,7 @@ impl Worker {
 /// The environment of a rank: the caller's without what steers NCCL, then what
 /// the virtual node needs, then what the user asks for.
 fn environment(command: &mut Command, spec: &NodeSpec, files: &[(&str, &File)]) {
-    let steers = |name: &OsStr| name.as_bytes().starts_with(b"NCCL_");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| steers(name)) {
-        command.env_remove(name);
-    }
+    surroundings::keep_from(command);
     match spec.host_network {
         true => command.env(SHOW, "1"),
         false => command.env_remove(SHOW).envs(NO_HOST_NETWORK),

@@ -114,8 +114,8 @@ fn the_cost_table_and_the_memory_agree() {
             let log = &ranks(&node)[0];
             let costs: Vec<_> =
                 log.costs.iter().filter(|cost| cost.function == "AllReduce").collect();
-            assert_eq!(costs.len(), memory.all_reduce.len(), "{what}");
-            for (cost, seen) in costs.iter().zip(&memory.all_reduce) {
+            assert_eq!(costs.len(), memory.pairs("AllReduce").len(), "{what}");
+            for (cost, seen) in costs.iter().zip(memory.pairs("AllReduce")) {
                 let what = format!("{what}: {cost:?} {seen:?}");
                 assert_eq!((&cost.algorithm, cost.protocol), (&seen.algorithm, &*seen.protocol));
                 let bandwidth = f64::from(seen.bandwidth).max(0.0);
@@ -142,7 +142,7 @@ fn check_enabled(log: &RankLog, memory: &Communicator, version: NcclVersion, wha
     let in_matrix = |choice: &crate::model::Pair| {
         protocols.contains(&choice.protocol) && algorithms.contains(&choice.algorithm)
     };
-    for choice in &memory.all_reduce {
+    for choice in memory.pairs("AllReduce") {
         let expected = in_matrix(choice) && choice.bandwidth > 0.0;
         assert_eq!(choice.enabled, expected, "{what}: {choice:?}");
     }

@@ -202,9 +202,7 @@ fn scopes(side: &Side) -> (Variables, Variables) {
         let scope = name.to_str().map(|name| scope::of(name, version));
         !conf && scope == Some(Scope::Communicator)
     };
-    let mut all = side.spec.variables.clone();
-    all.retain(|(name, _)| !super::super::node::steers_the_log(name));
-    all.into_iter().partition(again)
+    side.spec.variables.iter().cloned().partition(again)
 }
 
 /// What NCCL itself did not do is part of the answer; all else is an error.

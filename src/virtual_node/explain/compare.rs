@@ -148,8 +148,8 @@ fn failure(side: &Prediction) -> String {
 }
 
 fn graph(side: &Prediction, name: &str) -> String {
-    let all: Vec<_> = side.graph.iter().filter(|g| g.name == name).map(graph_in_words).collect();
-    if all.is_empty() { ABSENT.into() } else { all.join("; ") }
+    let all = side.graph.iter().filter(|g| g.name == name);
+    joined(all.map(graph_in_words))
 }
 
 /// `12 channels, 20/20 GB/s, NVL/PIX`.
@@ -194,7 +194,11 @@ fn listed<'a, T: ToString + 'a>(all: impl Iterator<Item = (usize, &'a Vec<T>)>) 
         let ranks: Vec<_> = ranks.iter().map(T::to_string).collect();
         format!("{count}x {}", ranks.join(" "))
     };
-    let all: Vec<_> = all.map(one).collect();
+    joined(all.map(one))
+}
+
+fn joined(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<_> = all.collect();
     if all.is_empty() { ABSENT.into() } else { all.join("; ") }
 }
 
@@ -203,8 +207,7 @@ fn transports(side: &Prediction) -> String {
         let (pairs, connections) = (one.pairs.len(), one.connections);
         format!("{}: {}, {}", one.via, counted(pairs, "pair"), counted(connections, "connection"))
     };
-    let all: Vec<_> = side.transports.iter().map(one).collect();
-    if all.is_empty() { ABSENT.into() } else { all.join("; ") }
+    joined(side.transports.iter().map(one))
 }
 
 /// For each way that both sides have: the pairs that only one of them connects

@@ -31,17 +31,13 @@ pub(super) fn findings(side: &Side, prediction: &Prediction) -> Vec<ExplainFindi
     all.into_iter().map(|finding| ExplainFinding { finding, tried: Vec::new() }).collect()
 }
 
-fn finding(code: Code, message: String, fix: &str, places: Vec<String>) -> Finding {
-    Finding::new(code, message, fix, places)
-}
-
 fn failed(prediction: &Prediction) -> Option<Finding> {
     let failure = prediction.failure.as_ref()?;
     let refused: Vec<String> = prediction
         .settings
         .iter()
         .filter(|s| matches!(s.effect, SettingEffect::Refused | SettingEffect::Crashes))
-        .map(|setting| format!("{}={}", setting.name, setting.value))
+        .map(SettingAsked::to_string)
         .collect();
     let fix = match (failure.kind, refused.is_empty()) {
         (FailureKind::Ended, _) => "ask again: a rank was ended from outside, or ended itself",
@@ -55,7 +51,7 @@ fn failed(prediction: &Prediction) -> Option<Finding> {
         FailureKind::Refused if prediction.settings.iter().any(list) => Code::RefusedByNccl,
         _ => Code::NoAnswer,
     };
-    Some(finding(code, failure.message.clone(), fix, refused))
+    Some(Finding::new(code, failure.message.clone(), fix, refused))
 }
 
 /// The search for channels found nothing, or little.
@@ -74,7 +70,7 @@ fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
         let fix = "try a newer NCCL or more channels (NCCL_MIN_NCHANNELS=8 helped owners of such \
                    machines), and measure: the estimates for this answer mean nothing, and \
                    NCCL's estimate never counts channels that are added by hand";
-        return Some(finding(Code::NoChannelsFound, message, fix, places));
+        return Some(Finding::new(Code::NoChannelsFound, message, fix, places));
     }
     let count = prediction.communicator.as_ref()?.channels?;
     let limits = |s: &SettingAsked| s.name.ends_with("NCHANNELS") || s.name.ends_with("_CTAS");
@@ -87,7 +83,7 @@ fn channels(side: &Side, prediction: &Prediction) -> Option<Finding> {
         );
         let fix = "try more channels (NCCL_MIN_NCHANNELS) and measure: NCCL's estimate does not \
                    count channels that are added by hand";
-        finding(Code::FewChannels, message, fix, places)
+        Finding::new(Code::FewChannels, message, fix, places)
     })
 }
 
@@ -124,10 +120,9 @@ fn host_memory(side: &Side, prediction: &Prediction) -> Option<Finding> {
     };
     let off = prediction.settings.iter().find(steers);
     let (why, fix) = match (off, model.figures.peer) {
-        (Some(setting), _) => (
-            format!("because of {}={}", setting.name, setting.value),
-            "leave that setting out, or choose another value",
-        ),
+        (Some(setting), _) => {
+            (format!("because of {setting}"), "leave that setting out, or choose another value")
+        }
         (None, false) => (
             format!("because the driver offers no peer access between {} cards", model.name),
             "none for this card with NVIDIA's driver; the model rtx4090-p2p shows what a kernel \
@@ -140,7 +135,7 @@ fn host_memory(side: &Side, prediction: &Prediction) -> Option<Finding> {
         ),
     };
     let message = format!("{pairs} of {all} connected pairs go through {way} {why}");
-    Some(finding(Code::ThroughHostMemory, message, fix, Vec::new()))
+    Some(Finding::new(Code::ThroughHostMemory, message, fix, Vec::new()))
 }
 
 fn uneven(side: &Side) -> Option<Finding> {
@@ -156,7 +151,7 @@ fn uneven(side: &Side) -> Option<Finding> {
             format!("GPUs have different numbers of NVLinks: the most is {most}, some have fewer");
         let fix = "look at nvidia-smi nvlink --status on that machine: a bridge or a link may be \
                    damaged, or switched off";
-        finding(Code::UnevenLinks, message, fix, fewer)
+        Finding::new(Code::UnevenLinks, message, fix, fewer)
     })
 }
 
@@ -168,24 +163,23 @@ fn ll128(prediction: &Prediction) -> Option<Finding> {
         let message = "NCCL_PROTO turns LL128 on where NCCL itself does not use it, and there \
                        LL128 can give wrong results without an error";
         let fix = "write NCCL_PROTO without LL128; ^LL means LL128 as well, ^LL,LL128 does not";
-        let place = format!("{}={}", setting.name, setting.value);
-        finding(Code::Ll128Forced, message.into(), fix, vec![place])
+        Finding::new(Code::Ll128Forced, message.into(), fix, vec![setting.to_string()])
     })
 }
 
 /// A setting that does nothing, or something else than it says.
 fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
     let SettingAsked { name, value, .. } = setting;
-    let places = vec![format!("{name}={value}")];
+    let places = vec![setting.to_string()];
     if let Some(understood) = misread(setting) {
         let message = format!("NCCL takes {value} for {understood}: it reads only plain numbers");
         let fix = "write the number out, without a unit";
-        return Some(finding(Code::ParsedDifferently, message, fix, places));
+        return Some(Finding::new(Code::ParsedDifferently, message, fix, places));
     }
     if let Some(now) = &setting.adjusted_to {
-        let message = format!("NCCL took {name}={value}, and works with {now}");
+        let message = format!("NCCL took {setting}, and works with {now}");
         let rule = effect::rule(name, now == InForce::NOTHING);
-        return Some(finding(Code::AdjustedByNccl, message, rule, places));
+        return Some(Finding::new(Code::AdjustedByNccl, message, rule, places));
     }
     match setting.effect {
         SettingEffect::Unknown => {
@@ -193,18 +187,18 @@ fn useless(side: &Side, setting: &SettingAsked) -> Option<Finding> {
             let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
             let message = format!("NCCL {} knows no {name}{near}", side.library.image.version);
             let fix = "check the name, and the version that it needs";
-            Some(finding(Code::UnknownVariable, message, fix, places))
+            Some(Finding::new(Code::UnknownVariable, message, fix, places))
         }
         SettingEffect::NotRead => {
             let message = format!("NCCL did not read {name} on the way to these choices");
             let fix = "it is for something else (a network, another machine), or comes too late";
-            Some(finding(Code::NotRead, message, fix, places))
+            Some(Finding::new(Code::NotRead, message, fix, places))
         }
         SettingEffect::None => {
             let message = format!("{name} was read, and everything is the same without it");
             let fix =
                 "leave it out, or ask with --sizes, --collective or more GPUs where it counts";
-            Some(finding(Code::NoEffect, message, fix, places))
+            Some(Finding::new(Code::NoEffect, message, fix, places))
         }
         SettingEffect::Changes
         | SettingEffect::Refused

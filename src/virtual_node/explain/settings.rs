@@ -65,12 +65,11 @@ impl Teller<'_> {
     fn take_away(&mut self, side: &Side, prediction: &mut Prediction) -> Result<(), NodeError> {
         let variables = &side.spec.variables;
         for at in 0..variables.len() {
-            let setting = &mut prediction.settings[at];
-            let name = setting.name.clone();
-            let what = format!("{name}={}", setting.value);
-            (self.step)(&format!("what differs without {name}"));
+            let setting = &prediction.settings[at];
+            let what = setting.to_string();
+            (self.step)(&format!("what differs without {}", setting.name));
             let mut rest = variables.clone();
-            rest.retain(|(other, _)| other.to_string_lossy() != name);
+            rest.remove(at);
             let without = self.with(side, rest)?;
             prediction.settings[at].effect = judge(prediction, &without, at);
             disabled::by_setting(prediction, &without, &what);

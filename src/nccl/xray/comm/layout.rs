@@ -11,15 +11,20 @@ use std::path::Path;
 
 const ALL_REDUCE: &str = "ncclFuncAllReduce";
 
-/// The other collectives that have tables.
-const OTHERS: [&str; 4] =
-    ["ncclFuncBroadcast", "ncclFuncReduce", "ncclFuncAllGather", "ncclFuncReduceScatter"];
+/// The collectives that have tables.
+const FUNCTIONS: [&str; 5] = [
+    "ncclFuncBroadcast",
+    "ncclFuncReduce",
+    "ncclFuncAllGather",
+    "ncclFuncReduceScatter",
+    ALL_REDUCE,
+];
 
 const QUESTION: Question<'static> = Question {
     source: "init.cc",
     structure: "ncclComm",
     nested: &["config", "tuningContext"],
-    enumerators: &[ALL_REDUCE, OTHERS[0], OTHERS[1], OTHERS[2], OTHERS[3]],
+    enumerators: &FUNCTIONS,
 };
 
 /// A larger member is not what its name says.
@@ -100,10 +105,8 @@ pub(super) struct CommLayout {
     pub(super) max_threads: Option<Table>,
     /// Since 2.31: which of the tables' entries may be used, for all functions.
     pub(super) enabled: Option<Field>,
-    /// The index of all-reduce in the tables.
-    pub(super) all_reduce: usize,
-    /// Names and indices of the other collectives there.
-    pub(super) others: Vec<(&'static str, usize)>,
+    /// Names and indices of the collectives in the tables; all-reduce is there.
+    pub(super) functions: Vec<(&'static str, usize)>,
 }
 
 impl CommLayout {
@@ -129,12 +132,11 @@ impl CommLayout {
                 return Err(name);
             }
         }
-        let index = |name: &str| {
+        let function = |name: &'static str| {
             let index = usize::try_from(*layout.enumerators.get(name)?).ok();
-            index.filter(|index| *index < 64)
+            Some((name.strip_prefix("ncclFunc")?, index.filter(|index| *index < 64)?))
         };
-        let all_reduce = index(ALL_REDUCE).ok_or(ALL_REDUCE)?;
-        let other = |name: &&'static str| Some((name.strip_prefix("ncclFunc")?, index(name)?));
+        function(ALL_REDUCE).ok_or(ALL_REDUCE)?;
         let table = |names: [&str; 2], kind, dims| {
             let mut fields = names.iter().filter_map(|name| layout.fields.get(*name));
             fields.find_map(|field| Table::new(field, kind, dims))
@@ -152,8 +154,7 @@ impl CommLayout {
             latencies: table(LATENCIES, float, 3),
             max_threads: table(MAX_THREADS, int, 2),
             enabled: enabled.filter(|f| f.dims.len() == 2 && is_table(f, int)).cloned(),
-            all_reduce,
-            others: OTHERS.iter().filter_map(other).collect(),
+            functions: FUNCTIONS.into_iter().filter_map(function).collect(),
         })
     }
 

@@ -80,7 +80,7 @@ fn only(all: Communicators, what: &str) -> Communicator {
 }
 
 fn enabled(communicator: &Communicator) -> Vec<String> {
-    let on = communicator.all_reduce.iter().filter(|choice| choice.enabled);
+    let on = communicator.pairs("AllReduce").iter().filter(|choice| choice.enabled);
     on.map(|Pair { algorithm, protocol, .. }| format!("{algorithm}/{protocol}")).collect()
 }
 
@@ -115,7 +115,7 @@ fn settings_show_in_the_communicator() {
             assert_eq!((one.nodes, one.local_ranks, one.channels), (Some(1), Some(2), Some(3)));
             assert_eq!(one.buffers.map(|sizes| sizes.simple), Some(1 << 20), "{what}");
             assert_eq!(enabled(&one), ["Ring/LL"], "{what}");
-            let ring = one.all_reduce.iter().find(|choice| choice.enabled).expect("one");
+            let ring = one.pairs("AllReduce").iter().find(|choice| choice.enabled).expect("one");
             assert_eq!(ring.max_threads, Some(256), "{what}");
             assert_eq!(one.activity, Activity::Idle, "{what}");
             hashes.push(one.hash);
@@ -135,7 +135,7 @@ fn all_off_is_told_from_not_yet_decided() {
         let mut node = started(&spec);
         node.init().unwrap_or_else(|error| panic!("{what}: {error}"));
         let one = only(look(node.pids()[0], &LayoutCache::new()), &what);
-        assert!(one.all_reduce.iter().any(|pair| pair.latency > Some(0.0)), "{what}");
+        assert!(one.pairs("AllReduce").iter().any(|pair| pair.latency > Some(0.0)), "{what}");
         let refused = node.enqueue(Collective::AllReduce, &[8]);
         // Between 2.18.3 and 2.24 NCCL goes back to Ring.
         let goes_back = (19..24).contains(&version.minor);

@@ -1,7 +1,7 @@
 //! The bytes of one communicator at one moment, and what they mean.
 
 use super::layout::{CommLayout, Number, Table};
-use crate::model::{Activity, Buffers, Communicator, OtherCollective, Pair};
+use crate::model::{Activity, Buffers, CollectivePairs, Communicator, Pair};
 use crate::nccl::xray::dwarf::{Field, Kind};
 use crate::process::memory::{Memory, Part};
 use std::io;
@@ -208,8 +208,7 @@ impl Snapshot<'_> {
                 (Some(_), Some(_)) => Activity::Moving,
                 _ => Activity::Unknown,
             },
-            all_reduce: self.pairs(self.layout.all_reduce).unwrap_or_default(),
-            others: self.others(),
+            collectives: self.collectives(),
         }
     }
 
@@ -223,11 +222,11 @@ impl Snapshot<'_> {
         }
     }
 
-    fn others(&self) -> Vec<OtherCollective> {
+    fn collectives(&self) -> Vec<CollectivePairs> {
         let one = |&(collective, function): &(&str, usize)| {
-            Some(OtherCollective { collective: collective.into(), pairs: self.pairs(function)? })
+            Some(CollectivePairs { collective: collective.into(), pairs: self.pairs(function)? })
         };
-        self.layout.others.iter().filter_map(one).collect()
+        self.layout.functions.iter().filter_map(one).collect()
     }
 
     /// What NCCL expects of each pair for one function; `None` before it has

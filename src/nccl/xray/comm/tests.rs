@@ -156,7 +156,7 @@ fn searches_find_what_lies_anywhere_also_across_pieces() {
         assert_eq!((told.rank, told.ranks, told.cuda_device), (1, 2, 3));
         assert_eq!(told.bus_id.as_deref(), Some("0001:1b:00.0"));
         assert_eq!(told.buffers.map(|buffers| buffers.simple), Some(1 << 22));
-        let on: Vec<_> = told.all_reduce.iter().filter(|choice| choice.enabled).collect();
+        let on: Vec<_> = told.pairs("AllReduce").iter().filter(|choice| choice.enabled).collect();
         assert_eq!((on.len(), &*on[0].algorithm, &*on[0].protocol), (1, "Tree", "LL128"));
         assert_eq!((on[0].bandwidth, on[0].max_threads), (7.5, Some(640)));
     }
