@@ -143,10 +143,18 @@ impl Reader {
         let pid = memory.pid();
         let auxv = read_auxv(pid)?;
         let slot = self.slot(memory, &auxv)?;
-        let snapshot = snapshot::stable(memory, auxv.class, slot.address)
-            .map_err(|error| failure(pid, "environ", &error))?;
-        // NULL: emptied by clearenv, or not filled in yet.
-        let settled = snapshot.array != 0 || has_started(memory, &auxv)?;
+        let look = || {
+            snapshot::stable(memory, auxv.class, slot.address)
+                .map_err(|error| failure(pid, "environ", &error))
+        };
+        let mut snapshot = look()?;
+        let mut settled = snapshot.array != 0;
+        if !settled && has_started(memory, &auxv)? {
+            // NULL was read before it was known that libc has started, which may
+            // have filled it in between: only what is read now counts.
+            snapshot = look()?;
+            settled = true;
+        }
         let live = Live { block: EnvBlock::from_entries(snapshot.entries), source: slot.source };
         Ok((live, settled))
     }
